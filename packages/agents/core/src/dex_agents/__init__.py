@@ -1,0 +1,1 @@
+"""Durable agent sessions, independent of the agent framework."""

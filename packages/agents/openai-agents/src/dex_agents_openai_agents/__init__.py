@@ -1,0 +1,1 @@
+"""Runs OpenAI Agents SDK agents as durable sessions."""

@@ -1,0 +1,1 @@
+"""Tools for testing durable agent sessions and the adapters that run them."""

@@ -1,0 +1,1 @@
+"""An embedded engine for durable Flows that speaks the Dex gRPC protocol."""
