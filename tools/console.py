@@ -1,0 +1,78 @@
+"""What commands say while they work, and how they start other programs."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tools.errors import ToolError
+
+
+def say(message: str) -> None:
+    """Print one progress line to stderr, so that stdout stays for a command's result."""
+    print(f"tools: {message}", file=sys.stderr, flush=True)
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    hint: str = "",
+) -> None:
+    """Run a program with this process's output.
+
+    Raises:
+        ToolError: the program is missing or its exit code is not 0; `hint` says what to do then.
+    """
+    code = run_for_code(command, cwd=cwd, env=env)
+    if code != 0:
+        raise ToolError(_failed(command, f"exit code {code}", hint))
+
+
+def run_for_code(
+    command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None
+) -> int:
+    """Run a program with this process's output and return its exit code."""
+    try:
+        return subprocess.run([str(part) for part in command], cwd=cwd, env=env).returncode
+    except FileNotFoundError as error:
+        raise ToolError(_failed(command, "the program does not exist", "")) from error
+
+
+def capture(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    hint: str = "",
+) -> str:
+    """Run a program and return what it wrote to stdout.
+
+    Raises:
+        ToolError: the program is missing or failed; the message carries its stderr.
+    """
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=cwd,
+            env=env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+        )
+    except FileNotFoundError as error:
+        raise ToolError(_failed(command, "the program does not exist", hint)) from error
+    if done.returncode != 0:
+        reason = f"exit code {done.returncode}\n{done.stderr.strip()}"
+        raise ToolError(_failed(command, reason, hint))
+    return done.stdout
+
+
+def _failed(command: Sequence[str | Path], reason: str, hint: str) -> str:
+    line = shlex.join(str(part) for part in command)
+    return f"`{line}` failed: {reason}" + (f"\n{hint}" if hint else "")
