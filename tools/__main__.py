@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-if sys.version_info < (3, 11):
-    sys.exit("tools: Python 3.11 or newer is needed; set PYTHON to one, as in `make PYTHON=python3.12`")
+if sys.version_info < (3, 11):  # noqa: UP036 - an older Python is what this line is there for
+    sys.exit("tools: Python 3.11 or newer is needed; name one, as in `make PYTHON=python3.12 sync`")
 
 from tools.cli import main
 

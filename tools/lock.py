@@ -9,7 +9,7 @@ from pathlib import Path
 from tools.console import capture, run, say
 from tools.errors import ToolError
 from tools.lockfile import neutral
-from tools.sync import exclusive, fill_wheelhouse
+from tools.sync import exclusive
 from tools.uv import (
     BUILD_REQUIREMENTS,
     UV_REQUIREMENTS,
@@ -18,13 +18,14 @@ from tools.uv import (
     open_toolbox,
     pinned_version,
 )
+from tools.wheelhouse import fill_wheelhouse
 from tools.workspace import read_toml, table
 
 
 def lock(root: Path, upgrade_packages: Sequence[str] = (), *, upgrade: bool = False) -> None:
     """Resolve, rewrite the lock so that it names no host, and check it against the wheelhouse.
 
-    Versions already locked stay, unless a pyproject rules them out or an upgrade asks for newer ones.
+    Versions already locked stay, unless a pyproject rules them out or an upgrade is asked for.
 
     Raises:
         ToolError: nothing satisfies the pyprojects, or the result does not pass uv's own check. The
@@ -111,7 +112,9 @@ def pip_index(box: Toolbox) -> str | None:
     if "PIP_INDEX_URL" in os.environ:
         return os.environ["PIP_INDEX_URL"]
     try:
-        found = capture([box.python, "-m", "pip", "config", "get", "global.index-url"], cwd=box.root)
+        found = capture(
+            [box.python, "-m", "pip", "config", "get", "global.index-url"], cwd=box.root
+        )
     except ToolError:  # pip's way of saying that nothing is set
         return None
     return found.strip() or None

@@ -1,7 +1,7 @@
 """The form of uv.lock that is committed: it names files, never where they come from.
 
-uv accepts a lock whose packages come from a local folder. So the same lock works behind any mirror, and
-every file in it is still checked against its hash.
+uv accepts a lock whose packages come from a local folder. So the same lock works behind any mirror,
+and every file in it is still checked against its hash.
 """
 
 from __future__ import annotations

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import platform
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tools.console import capture, run, say
+from tools.console import run, say
 from tools.errors import ToolError
 from tools.lockfile import problems_in
 from tools.uv import BUILD_REQUIREMENTS, UV_REQUIREMENTS, Toolbox, base_interpreter, open_toolbox
+from tools.wheelhouse import fill_wheelhouse
 from tools.workspace import read_members
 
 _STAMP = Path(".venv/.tools-sync")
@@ -55,34 +54,6 @@ def install(box: Toolbox) -> None:
     )
 
 
-def fill_wheelhouse(box: Toolbox) -> None:
-    """Download, checked against its hash, every file this interpreter installs."""
-    say("filling the wheelhouse")
-    box.wheelhouse.mkdir(exist_ok=True)
-    export = ["export", "--quiet", "--frozen", "--all-packages", "--all-groups", "--all-extras"]
-    requirements = capture(
-        [box.uv, *export, "--no-emit-workspace", "--no-header", "--python", box.interpreter],
-        cwd=box.root,
-        env=box.offline_environment(),
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        exported = Path(folder) / "requirements.txt"
-        exported.write_text(requirements, encoding="utf-8")
-        for file in (exported, box.root / BUILD_REQUIREMENTS):
-            _download(box, file)
-
-
-def _download(box: Toolbox, requirements: Path) -> None:
-    options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "-qq"]
-    places = ["--find-links", box.wheelhouse, "--dest", box.wheelhouse]
-    run(
-        [box.python, "-m", "pip", "download", *options, *places, "-r", requirements],
-        cwd=box.root,
-        env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-        hint="pip could not download the locked files; check pip's index settings and the network.",
-    )
-
-
 def state_digest(root: Path) -> str:
     """Return a digest of everything that decides what `.venv/` holds."""
     files = [Path("uv.lock"), Path("pyproject.toml"), UV_REQUIREMENTS, BUILD_REQUIREMENTS]
@@ -107,7 +78,7 @@ def is_current(root: Path, state: str) -> bool:
 
 
 @contextmanager
-def exclusive(root: Path) -> Iterator[None]:
+def exclusive(root: Path) -> Generator[None]:
     """Hold the repository's install lock, so that two commands never install at once."""
     folder = root / ".tools"
     folder.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
 """The pinned uv: getting it into a local folder, and the environment it runs in.
 
-The folder is `.tools/<interpreter>/`, a virtual environment of the interpreter in use, whose pip also
-fills the wheelhouse: which files fit depends on the interpreter.
+The folder is `.tools/<interpreter>/`, a virtual environment of the interpreter in use. Its pip also
+fills the wheelhouse, because which files fit depends on the interpreter.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Toolbox:
         return self.root / "wheelhouse"
 
     def offline_environment(self) -> dict[str, str]:
-        """Return the environment in which uv, started at the root, sees nothing but the wheelhouse."""
+        """Return the environment in which uv, started at the root, sees only the wheelhouse."""
         env = online_environment()
         env["UV_NO_INDEX"] = "1"
         # Relative on purpose: uv finds a lock's `registry = "wheelhouse"` only under this spelling.

@@ -1,0 +1,31 @@
+# Each verb does all its set-up by itself; only Python 3.11+ and make have to be there.
+PYTHON ?= python3
+ARGS ?=
+tools = $(PYTHON) -m tools
+
+.DEFAULT_GOAL := help
+.PHONY: help sync demo test check format crash lock
+
+help: ## list these verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+sync: ## install everything into .venv
+	@$(tools) sync
+
+demo: sync ## run the support agent; options as ARGS="--yes --no-kill"
+	@.venv/bin/python docs/examples/support_agent/demo.py $(ARGS)
+
+test: ## run all tests but the long ones
+	@$(tools) test
+
+check: ## lint, types and the repository's own rules
+	@$(tools) check
+
+format: sync ## rewrite the code in the one format
+	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
+
+crash: ## kill real processes hundreds of times; options as ARGS="--kills 50"
+	@$(tools) crash $(ARGS)
+
+lock: ## resolve dependencies and write uv.lock
+	@$(tools) lock $(ARGS)

@@ -1,0 +1,1 @@
+"""Rules of this repository, each a function that returns what breaks it."""
