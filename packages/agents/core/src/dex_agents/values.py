@@ -8,15 +8,14 @@ codecs of `dex_agents.codecs` works too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, TypeVar, cast
 
-from dex_agents._compression import inflate_item, inflate_text
-
-ValueT = TypeVar("ValueT", bound="StoredValue")
+from dex_agents._internal_values import AgentSessionIndex
+from dex_agents._packing import inflate_item, inflate_text
+from dex_agents._value_base import StoredValue
 
 
 class AgentStatus(StrEnum):
@@ -109,71 +108,6 @@ def message_sequence_key(sequence: int) -> str:
         sequence: Position of the message in the session, from 1.
     """
     return f"{sequence:012d}"
-
-
-@dataclass(frozen=True)
-class StoredValue:
-    """Base of every value that is stored or sent.
-
-    Attributes:
-        format_version: Form in which the fields are written. A value from a newer release than
-            this one is refused instead of being read with holes.
-    """
-
-    FORMAT: ClassVar[int] = 1
-
-    format_version: int = field(default=1, kw_only=True, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.format_version > self.FORMAT:
-            raise ValueError(
-                f"{type(self).__name__} was written in format {self.format_version}, but this "
-                f"release reads up to format {self.FORMAT}; upgrade dex-agents"
-            )
-        self._repair()
-
-    def _repair(self) -> None:
-        """Turn fields that a generic JSON codec left as plain data into their types."""
-
-    def _replace_field(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-
-    def _repair_enum(self, name: str, kind: type[StrEnum]) -> None:
-        value = getattr(self, name)
-        if type(value) is not kind:
-            self._replace_field(name, kind(value))
-
-    def _repair_datetime(self, name: str) -> None:
-        value = getattr(self, name)
-        if isinstance(value, str):
-            self._replace_field(name, datetime.fromisoformat(value))
-
-    def _repair_value(self, name: str, kind: type[StoredValue]) -> None:
-        value = getattr(self, name)
-        if isinstance(value, Mapping):
-            self._replace_field(name, from_mapping(kind, cast(Mapping[str, Any], value)))
-
-    def _repair_values(self, name: str, kind: type[StoredValue]) -> None:
-        value = getattr(self, name)
-        if type(value) is not tuple:
-            self._replace_field(
-                name,
-                tuple(
-                    from_mapping(kind, cast(Mapping[str, Any], item))
-                    if isinstance(item, Mapping)
-                    else item
-                    for item in cast(Iterable[object], value)
-                ),
-            )
-
-    def _repair_text(self, name: str, inflate: Callable[[Any], Any]) -> None:
-        self._replace_field(name, inflate(getattr(self, name)))
-
-
-def from_mapping(kind: type[ValueT], data: Mapping[str, Any]) -> ValueT:
-    """Build a value from decoded JSON of the current format; unknown keys are ignored."""
-    names = {definition.name for definition in fields(kind)}
-    return kind(**{name: value for name, value in data.items() if name in names})
 
 
 @dataclass(frozen=True)
@@ -287,6 +221,8 @@ class AgentToolCall(StoredValue):
         rejection_message: What the person wrote when rejecting, or the reason of an expiry.
         framework_payload: Data the adapter keeps with the call, as JSON text.
         usage: Model usage inside the tool, added to the session by the next model Step.
+        is_output_cut: Whether `output` is only the beginning. A long output is stored apart from
+            its record, so that looking at a session stays cheap; the model reads all of it.
     """
 
     tool_call_id: str
@@ -302,11 +238,29 @@ class AgentToolCall(StoredValue):
     rejection_message: str | None = None
     framework_payload: str | None = None
     usage: AgentUsage | None = None
+    is_output_cut: bool = field(default=False, kw_only=True)
 
     def _repair(self) -> None:
         self._repair_enum("effect", ToolEffect)
         self._repair_enum("status", ToolCallStatus)
         self._repair_value("usage", AgentUsage)
+        self._repair_text("output", inflate_text)
+        self._repair_text("framework_payload", inflate_text)
+
+
+@dataclass(frozen=True)
+class AgentToolOutput(StoredValue):
+    """The whole result of a tool call whose record holds only the beginning.
+
+    Attributes:
+        output: What the tool returned.
+        framework_payload: Data the adapter keeps with the result, as JSON text.
+    """
+
+    output: str | None = None
+    framework_payload: str | None = None
+
+    def _repair(self) -> None:
         self._repair_text("output", inflate_text)
         self._repair_text("framework_payload", inflate_text)
 
@@ -402,10 +356,12 @@ class ToolCallCompleted(StoredValue):
     Attributes:
         tool_call_id: The call.
         turn_id: Its turn, so that a leftover of an earlier turn is recognised.
+        output_bytes: Size of what is stored apart from the record; 0 for nothing.
     """
 
     tool_call_id: str
     turn_id: str = ""
+    output_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -432,6 +388,7 @@ class AgentSnapshot(StoredValue):
         tool_calls: Records of the running turn in model order; long outputs are cut.
         usage: Usage of the whole session.
         queued_message_count: User messages that wait for their turn.
+        index: What there is to load; for the client, which asks for exact keys.
     """
 
     state: AgentState | None = None
@@ -440,9 +397,11 @@ class AgentSnapshot(StoredValue):
     tool_calls: tuple[AgentToolCall, ...] = ()
     usage: AgentUsage = field(default_factory=AgentUsage)
     queued_message_count: int = 0
+    index: AgentSessionIndex | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def _repair(self) -> None:
         self._repair_value("state", AgentState)
+        self._repair_value("index", AgentSessionIndex)
         self._repair_values("messages", AgentMessage)
         self._repair_values("pending_interrupts", AgentInterrupt)
         self._repair_values("tool_calls", AgentToolCall)
