@@ -13,9 +13,8 @@ from tools.sync import sync
 
 STEPS = ("lint", "types", "tests")
 
-# How many kills `make crash` asks of each crash test, and how many its short form does.
+# How many kills `make crash` asks of each crash test unless told otherwise.
 CRASH_KILLS = 200
-CRASH_KILLS_SHORT = 20
 
 _NO_TESTS_COLLECTED = 5
 

@@ -65,8 +65,17 @@ def _parser() -> argparse.ArgumentParser:
     add("test", _test, "run every test but the long ones")
 
     added = add("crash", _crash, "run the tests that kill real processes many times")
-    added.add_argument("--kills", type=int, default=CRASH_KILLS, help="kills asked of each test")
+    added.add_argument(
+        "--kills", type=_positive, default=CRASH_KILLS, help="kills asked of each test"
+    )
     return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
 
 
 def _sync(root: Path, _: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from tools.uv import (
     BUILD_REQUIREMENTS,
     UV_REQUIREMENTS,
     Toolbox,
+    offline_environment,
     online_environment,
     open_toolbox,
     pinned_version,
@@ -82,7 +83,7 @@ def _resolve(box: Toolbox, path: Path, packages: Sequence[str], *, upgrade: bool
     run(
         [box.uv, "lock", "--check", "--quiet", "--python", box.interpreter],
         cwd=box.root,
-        env=box.offline_environment(),
+        env=offline_environment(),
         hint="uv does not accept the rewritten lock.",
     )
 

@@ -12,7 +12,14 @@ from pathlib import Path
 from tools.console import run, say
 from tools.errors import ToolError
 from tools.lockfile import problems_in
-from tools.uv import BUILD_REQUIREMENTS, UV_REQUIREMENTS, Toolbox, base_interpreter, open_toolbox
+from tools.uv import (
+    BUILD_REQUIREMENTS,
+    UV_REQUIREMENTS,
+    Toolbox,
+    base_interpreter,
+    offline_environment,
+    open_toolbox,
+)
 from tools.wheelhouse import fill_wheelhouse
 from tools.workspace import read_members
 
@@ -49,7 +56,7 @@ def install(box: Toolbox) -> None:
     run(
         [box.uv, "sync", "--quiet", *selection, "--python", box.interpreter],
         cwd=box.root,
-        env=box.offline_environment(),
+        env=offline_environment(),
         hint="If a pyproject changed, bring the lock up to date: `python3 -m tools lock`.",
     )
 

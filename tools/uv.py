@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tools.console import capture, run, say
 from tools.errors import ToolError
+from tools.lockfile import WHEELHOUSE
 from tools.workspace import read_toml, table
 
 UV_REQUIREMENTS = Path("tools/requirements/uv.txt")
@@ -49,15 +50,16 @@ class Toolbox:
     @property
     def wheelhouse(self) -> Path:
         """Folder that holds every file the lock can install."""
-        return self.root / "wheelhouse"
+        return self.root / WHEELHOUSE
 
-    def offline_environment(self) -> dict[str, str]:
-        """Return the environment in which uv, started at the root, sees only the wheelhouse."""
-        env = online_environment()
-        env["UV_NO_INDEX"] = "1"
-        # Relative on purpose: uv finds a lock's `registry = "wheelhouse"` only under this spelling.
-        env["UV_FIND_LINKS"] = self.wheelhouse.relative_to(self.root).as_posix()
-        return env
+
+def offline_environment() -> dict[str, str]:
+    """Return the environment in which uv, started at the root, sees only the wheelhouse."""
+    env = online_environment()
+    env["UV_NO_INDEX"] = "1"
+    # Relative on purpose: uv finds a lock's `registry = "wheelhouse"` only under this spelling.
+    env["UV_FIND_LINKS"] = WHEELHOUSE
+    return env
 
 
 def online_environment() -> dict[str, str]:

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tools.console import capture, run, say
-from tools.uv import BUILD_REQUIREMENTS, Toolbox
+from tools.uv import BUILD_REQUIREMENTS, Toolbox, offline_environment
 
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
@@ -33,7 +33,7 @@ def fill_wheelhouse(box: Toolbox) -> None:
     exported = capture(
         [box.uv, *export, "--no-emit-workspace", "--no-header", "--python", box.interpreter],
         cwd=box.root,
-        env=box.offline_environment(),
+        env=offline_environment(),
     )
     built_with = (box.root / BUILD_REQUIREMENTS).read_text(encoding="utf-8")
     wanted = [*split_requirements(exported), *split_requirements(built_with)]

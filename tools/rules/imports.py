@@ -37,7 +37,7 @@ CONFINED_MODULES = {
 }
 
 # Inside the engine: callables that start tasks, which only `_runtime` does.
-TASK_STARTERS = frozenset({"create_task", "ensure_future", "TaskGroup", "gather"})
+TASK_STARTERS = frozenset({"create_task", "ensure_future", "TaskGroup"})
 
 # `_kernel` is pure: what it decides depends on its arguments alone.
 IMPURE_MODULES = frozenset(
