@@ -10,6 +10,7 @@ from tools.console import run_for_code, say
 from tools.discover import discover
 from tools.errors import ToolError
 from tools.sync import sync
+from tools.uv import base_interpreter
 
 STEPS = ("lint", "types", "tests")
 
@@ -46,10 +47,12 @@ def check_all(root: Path) -> int:
 def test_all(root: Path) -> int:
     """Run the tests of every discovered package, then those of the tools and the repository."""
     sync(root)
+    # The scripts use the interpreter that runs this, or they would install for another one.
+    env = {**os.environ, "PYTHON": str(base_interpreter())}
     failed: list[str] = []
     for job in discover(root):
         say(f"testing {job.name}")
-        if run_for_code([root / job.script, "--only", "tests"], cwd=root) != 0:
+        if run_for_code([root / job.script, "--only", "tests"], cwd=root, env=env) != 0:
             failed.append(job.name)
     others = [name for name in ("tools/tests", "tests", "docs") if (root / name).is_dir()]
     say(f"testing {', '.join(others)}")

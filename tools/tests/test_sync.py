@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from tools.cli import main
 from tools.errors import ToolError
 from tools.sync import is_current, state_digest, sync
-from tools.uv import offline_environment, pinned_version
+from tools.uv import base_interpreter, offline_environment, pinned_version
+from tools.workspace import REPOSITORY_ROOT
 
 
 def install_stamp(workspace: Path) -> None:
@@ -39,6 +41,17 @@ def test_a_moved_repository_is_not_current(workspace: Path) -> None:
     digest = state_digest(workspace)
     moved = workspace.rename(workspace.with_name(workspace.name + "-moved"))
     assert state_digest(moved) != digest
+
+
+def test_the_commands_start_on_an_interpreter_with_nothing_installed() -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import tools.cli; tools.cli.main(['-h'])"
+    )
+    # -I and -S: no environment variables, no site-packages.
+    command = [base_interpreter(), "-I", "-S", "-c", program, REPOSITORY_ROOT]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sync" in done.stdout
 
 
 def test_syncing_without_a_lock_says_which_command_makes_one(
