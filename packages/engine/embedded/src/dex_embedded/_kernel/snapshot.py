@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from dex_embedded._kernel.state import FlowRun, Snapshot
-from dex_embedded._kernel.values import Selection
+from dex_embedded._kernel.values import AttributeVersion, ChannelMessage, Selection
+
+_by_key = attrgetter("key")
 
 
 def take_snapshot(run: FlowRun, selection: Selection) -> Snapshot:
@@ -11,4 +15,43 @@ def take_snapshot(run: FlowRun, selection: Selection) -> Snapshot:
 
     Also for query RPCs, on running and closed runs alike.
     """
-    raise NotImplementedError
+    return Snapshot(
+        as_of=run.attribute_clock,
+        attributes=_attributes(run, selection),
+        channel_sizes=tuple(sorted((name, len(queue)) for name, queue in run.channels.items())),
+        messages=_messages(run, selection),
+        selection=selection,
+    )
+
+
+def _attributes(run: FlowRun, selection: Selection) -> tuple[AttributeVersion, ...]:
+    table = run.attributes
+    shown = sorted(table.ordinary(), key=_by_key)
+    if not selection.attribute_maps:
+        return tuple(shown)
+    whole = {name[:-1] for name in selection.attribute_maps if name.endswith("/")}
+    for name in whole:
+        shown.extend(table.entries(name))
+    for key in selection.attribute_maps:
+        # An exact entry of a map that is loaded as a whole is there already, and a repeated key
+        # makes the SDK refuse the request.
+        if not key.endswith("/") and key.partition("/")[0] not in whole:
+            version = table.get(key)
+            if version is not None:
+                shown.append(version)
+    shown.sort(key=_by_key)
+    return tuple(shown)
+
+
+def _messages(
+    run: FlowRun, selection: Selection
+) -> tuple[tuple[str, tuple[ChannelMessage, ...]], ...]:
+    wanted = set(selection.channels)
+    for name in selection.channel_maps:
+        if name.endswith("/"):
+            wanted.update(channel for channel in run.channels if channel.startswith(name))
+        else:
+            wanted.add(name)
+    return tuple(
+        (name, tuple(run.channels[name])) for name in sorted(wanted) if name in run.channels
+    )

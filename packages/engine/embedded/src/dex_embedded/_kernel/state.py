@@ -100,6 +100,12 @@ class Invocation:
     """Taken when attempt 1 is handed out."""
     free_reoffers: int = 0
     """Offers of the current attempt that ended without a frame and were not counted."""
+    ready_since: float | None = None
+    """Since when the current attempt can be offered; None before, and while it is handed out."""
+    waited: float = 0.0
+    """Seconds the retries of this invocation waited for a worker; not part of its time budget."""
+    lock_order: int = 0
+    """Place among the invocations that wait for locks; 0 when it never had to."""
     routing: Routing = NO_ROUTING
 
 
@@ -296,7 +302,11 @@ class FlowRun:
     """Executions started so far, by step type."""
     event_clock: int = 0
     """Id of the newest history event."""
+    lock_clock: int = 0
+    """Invocations that had to queue for locks so far."""
     sticky_worker: str = ""
+    has_old_versions: bool = False
+    """Whether the store keeps replaced attribute versions for a snapshot in use."""
 
     locks: dict[str, str] = field(default_factory=dict[str, str])
     """Attribute key -> holder: a step execution id, or `rpc:` and a call id."""

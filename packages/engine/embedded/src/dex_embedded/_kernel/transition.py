@@ -20,6 +20,17 @@ from dex_embedded._kernel.values import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Settings of the engine that a decision depends on."""
+
+    minimum_heartbeat_timeout: int = 10
+    """Smallest explicit heartbeat timeout a step may ask for, in seconds; tests lower it."""
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """The outside world a decision may see."""
 
@@ -29,6 +40,7 @@ class Moment:
     """Unique, time-ordered ids (UUIDv7 style) for runs and messages."""
     new_run_key: Callable[[], int]
     """Primary key for a new run; see `Store.new_run_key`."""
+    limits: Limits = DEFAULT_LIMITS
 
 
 # --- rows ------------------------------------------------------------------------------------
@@ -63,6 +75,8 @@ class DeleteStep:
 class PutAttribute:
     version: AttributeVersion
     replaces: AttributeVersion | None
+    retain: bool
+    """A snapshot in use may still show the replaced version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,13 @@ class DeleteAttribute:
     replaces: AttributeVersion
     at_version: int
     """The deletion's own place in the run's count of writes."""
+    retain: bool
+    """A snapshot in use may still show the deleted version."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetOldVersions:
+    """No snapshot is in use any more: replaced versions need no place in the table of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +100,8 @@ class AddMessage:
 
 @dataclass(frozen=True, slots=True)
 class RemoveMessage:
-    """The message is not pending any more. `retain`: a snapshot still shows it, keep the row."""
+    """The message is not pending any more. `retain`: a snapshot still shows it, keep the row until
+    the same change comes without it."""
 
     sequence: int
     retain: bool
@@ -109,6 +131,7 @@ Change = (
     | DeleteStep
     | PutAttribute
     | DeleteAttribute
+    | ForgetOldVersions
     | AddMessage
     | RemoveMessage
     | PutIndexEntry
