@@ -12,6 +12,7 @@ from dex_embedded._kernel.errors import (
     KernelError,
     LockConflictError,
     StaleInputError,
+    quoted,
 )
 from dex_embedded._kernel.events import ChannelDeleted, ChannelPublished, RpcCompleted
 from dex_embedded._kernel.execution import start_steps
@@ -149,7 +150,7 @@ def _refusal(
     try:
         check_rpc_result(result, moment.limits)
     except KernelError as error:
-        return InvalidResultError(f"RPC {call.rpc_name!r}: {error}")
+        return InvalidResultError(f"RPC {quoted(call.rpc_name)}: {error}")
     if not run.is_active and (call.is_update or result.has_effects):
         return FlowNotActiveError(run.flow_id)
     if call.is_update:
@@ -267,9 +268,9 @@ def skip_timer(run: FlowRun, message: SkipTimer, moment: Moment) -> Transition:
 
 
 def _no_such_timer(message: SkipTimer) -> InvalidRequestError:
-    named = message.condition_id or f"number {message.index}"
+    named = quoted(message.condition_id) if message.condition_id else f"number {message.index}"
     return InvalidRequestError(
-        f"timer {named} of step execution {message.step_execution_id!r}"
+        f"timer {named} of step execution {quoted(message.step_execution_id)}"
         " does not exist or is not pending"
     )
 

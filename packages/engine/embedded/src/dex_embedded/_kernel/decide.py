@@ -180,6 +180,7 @@ def _recover(draft: Draft) -> None:
         if step.phase is Phase.HANDED_OUT:
             lose_attempt(draft, step, lost)
         elif step.phase is Phase.READY:
-            draft.make_ready(step)
+            assert step.invocation is not None
+            draft.make_ready(step, step.invocation.ready_since)
     if draft.run.is_active:
         do_what_is_due(draft)

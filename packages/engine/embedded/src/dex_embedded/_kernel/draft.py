@@ -193,11 +193,11 @@ class Draft:
         if step.id not in self._new_steps:
             self._changed_steps[step.id] = step
 
-    def make_ready(self, step: StepExecution) -> None:
-        """The current attempt can be offered from now on."""
+    def make_ready(self, step: StepExecution, since: float | None = None) -> None:
+        """The current attempt can be offered; `since` when, if it could have been earlier."""
         assert step.invocation is not None
         step.phase = Phase.READY
-        step.invocation.ready_since = self.now
+        step.invocation.ready_since = self.now if since is None else since
         self._became_ready[step.id] = step
         self.touch(step)
 

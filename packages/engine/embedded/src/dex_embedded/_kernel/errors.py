@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+_LONGEST_QUOTE = 100
+
+
+def quoted(name: str) -> str:
+    """A name of the caller's for an error text: quoted, printable, and cut when it is long."""
+    text = repr(name)
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}...'"
+
 
 class KernelError(Exception):
     """Base of every refusal. The text is for the caller; it never holds one of their values."""
@@ -27,7 +35,7 @@ class FlowAlreadyStartedError(KernelError):
     """The id reuse policy rejects the start (wire: ALREADY_EXISTS, FLOW_ALREADY_STARTED)."""
 
     def __init__(self, flow_id: str, run_id: str) -> None:
-        super().__init__(f"flow {flow_id!r} has already been started")
+        super().__init__(f"flow {quoted(flow_id)} has already been started")
         self.flow_id = flow_id
         self.run_id = run_id
 
@@ -36,7 +44,7 @@ class FlowNotActiveError(KernelError):
     """The run is closed and the input needs an active one (wire: NOT_FOUND, FLOW_NOT_EXISTS)."""
 
     def __init__(self, flow_id: str) -> None:
-        super().__init__(f"flow {flow_id!r} is not running")
+        super().__init__(f"flow {quoted(flow_id)} is not running")
         self.flow_id = flow_id
 
 
@@ -52,7 +60,9 @@ class ChannelMessageNotFoundError(KernelError):
     """A message to delete is not pending (wire: NOT_FOUND, CHANNEL_MESSAGE_NOT_FOUND)."""
 
     def __init__(self, channel: str, message_id: str) -> None:
-        super().__init__(f"message {message_id!r} is not pending in channel {channel!r}")
+        super().__init__(
+            f"message {quoted(message_id)} is not pending in channel {quoted(channel)}"
+        )
         self.channel = channel
         self.message_id = message_id
 

@@ -248,9 +248,8 @@ def end_back_off(draft: Draft, step: StepExecution) -> None:
     invocation = step.invocation
     assert invocation is not None
     due, invocation.retry_at = invocation.retry_at, None
-    draft.make_ready(step)
     # Time the engine was down after the interval is waiting, not part of the time budget.
-    invocation.ready_since = due
+    draft.make_ready(step, due)
 
 
 def complete_wait_for(draft: Draft, step: StepExecution, result: WaitForResult) -> None:

@@ -27,7 +27,7 @@ DEFAULT_MAXIMUM_INTERVAL = 100
 DEFAULT_TOTAL_DURATION = 4 * 60 * 60
 
 CUT_RUNNING_ATTEMPT = True
-"""Whether the end of the total duration also ends a running attempt (else it only stops retries)."""
+"""Whether the end of the total duration also ends a running attempt, not only the retries."""
 
 ASYNC_GRACE = 7.0
 """An ASYNC method is not timed out in the first seconds after its first hand-out."""

@@ -52,17 +52,22 @@ def plan_start(
     if previous.status is FlowStatus.RUNNING:
         if policy is IdReusePolicy.ALLOW_TERMINATE_IF_RUNNING:
             return StartPlan(terminate_first=True)
-    elif policy in (
-        IdReusePolicy.ALLOW_IF_NO_RUNNING,
-        IdReusePolicy.ALLOW_TERMINATE_IF_RUNNING,
-    ) or (
-        policy is IdReusePolicy.ALLOW_IF_PREVIOUS_EXISTS_ABNORMALLY
-        and previous.status is not FlowStatus.COMPLETED
-    ):
+    elif _allows_reuse(policy, previous.status):
         return StartPlan()
     if request.ignore_already_started and request.request_id == previous.request_id:
         return StartPlan(existing_run_id=previous.run_id)
     raise FlowAlreadyStartedError(request.flow_id, previous.run_id)
+
+
+def _allows_reuse(policy: IdReusePolicy, status: FlowStatus) -> bool:
+    """Whether the id of a closed run may be used again."""
+    match policy:
+        case IdReusePolicy.ALLOW_IF_NO_RUNNING | IdReusePolicy.ALLOW_TERMINATE_IF_RUNNING:
+            return True
+        case IdReusePolicy.ALLOW_IF_PREVIOUS_EXISTS_ABNORMALLY:
+            return status is not FlowStatus.COMPLETED
+        case _:
+            return False
 
 
 def start_run(request: StartFlow, moment: Moment) -> Transition:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from dex_embedded._kernel.errors import InvalidRequestError, UnsupportedError
+from dex_embedded._kernel.errors import InvalidRequestError, UnsupportedError, quoted
 from dex_embedded._kernel.inputs import StartFlow
 from dex_embedded._kernel.transition import Limits
 from dex_embedded._kernel.values import (
@@ -40,7 +40,7 @@ def check_name(what: str, name: str) -> None:
         raise InvalidRequestError(f"{what} is empty")
     for character in RESERVED_CHARACTERS:
         if character in name:
-            raise InvalidRequestError(f"{what} {name!r} contains the reserved {character!r}")
+            raise InvalidRequestError(f"{what} {quoted(name)} contains the reserved {character!r}")
 
 
 def check_start(request: StartFlow, limits: Limits) -> None:
@@ -69,7 +69,9 @@ def check_start(request: StartFlow, limits: Limits) -> None:
     if request.has_retry_policy:
         raise UnsupportedError("flow retry policies")
     if request.attribute_store_names:
-        raise InvalidRequestError(f"unknown attribute store {request.attribute_store_names[0]!r}")
+        raise InvalidRequestError(
+            f"unknown attribute store {quoted(request.attribute_store_names[0])}"
+        )
 
 
 def check_options(options: StepOptions, limits: Limits) -> None:
@@ -93,10 +95,12 @@ def check_selection(selection: Selection) -> None:
     """Names to load: not empty, no duplicates, one `/` in map selections and none elsewhere."""
     for name in (*selection.attribute_maps, *selection.channel_maps):
         if name.count("/") != 1 or name.startswith("/"):
-            raise InvalidRequestError(f"map selection {name!r} is not of the form 'Name/instance'")
+            raise InvalidRequestError(
+                f"map selection {quoted(name)} is not of the form 'Name/instance'"
+            )
     for name in selection.channels:
         if not name or "/" in name:
-            raise InvalidRequestError(f"channel selection {name!r} is no plain channel name")
+            raise InvalidRequestError(f"channel selection {quoted(name)} is no plain channel name")
     _check_unique("selected attribute map", selection.attribute_maps)
     _check_unique("selected channel", selection.channels)
     _check_unique("selected channel map", selection.channel_maps)
@@ -214,7 +218,7 @@ def _check_condition(condition: WaitingCondition) -> None:
             and channel.at_most < channel.at_least
         ):
             raise InvalidRequestError(
-                f"channel condition on {channel.channel!r} wants at least {channel.at_least}"
+                f"channel condition on {quoted(channel.channel)} wants at least {channel.at_least}"
                 f" and at most {channel.at_most} messages"
             )
     ids = [part.condition_id for part in (*condition.timers, *condition.channels)]
@@ -237,7 +241,7 @@ def _check_combinations(condition: WaitingCondition, ids: Sequence[str]) -> None
         _check_unique("condition id in a combination", combination)
         for name in combination:
             if name not in ids:
-                raise InvalidRequestError(f"combination names undeclared condition {name!r}")
+                raise InvalidRequestError(f"combination names undeclared condition {quoted(name)}")
 
 
 def _check_effects(effects: Effects) -> None:
@@ -252,7 +256,7 @@ def _check_write(write: AttributeWrite) -> None:
     if not write.key:
         raise InvalidRequestError("an attribute key is empty")
     if write.value == b"":
-        raise InvalidRequestError(f"attribute {write.key!r} has a value without a kind")
+        raise InvalidRequestError(f"attribute {quoted(write.key)} has a value without a kind")
 
 
 def _check_method_options(options: MethodOptions) -> None:
@@ -282,4 +286,4 @@ def _check_unique(what: str, names: Sequence[str]) -> None:
     if len(set(names)) == len(names):
         return
     repeated = next(name for index, name in enumerate(names) if name in names[:index])
-    raise InvalidRequestError(f"{what} {repeated!r} is given twice")
+    raise InvalidRequestError(f"{what} {quoted(repeated)} is given twice")
