@@ -1,1 +1,6 @@
-"""Runs OpenAI Agents SDK agents as durable sessions."""
+"""Run agents of the OpenAI Agents SDK as durable sessions."""
+
+from dex_agents_openai_agents.execution import get_current_deferred_tool_execution
+from dex_agents_openai_agents.runner import OpenAIAgentsRunner
+
+__all__ = ["OpenAIAgentsRunner", "get_current_deferred_tool_execution"]

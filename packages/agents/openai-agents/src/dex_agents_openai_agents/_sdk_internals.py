@@ -1,0 +1,87 @@
+"""Everything this package takes from inside `openai-agents`, written against 0.24.
+
+The rest of the package uses the framework's public names only. Each function here has one test in
+`tests/test_sdk_internals.py` that fails when an update of the framework moves what it reads.
+"""
+
+# pyright: reportPrivateUsage=false
+# Reading private names is the purpose of this module, and of no other.
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from agents import Agent, FunctionTool, Handoff, RunContextWrapper
+from agents.run_state import SUPPORTED_SCHEMA_VERSIONS
+from agents.tool import ToolErrorFunction, set_function_tool_failure_error_function
+from agents.util._approvals import evaluate_function_tool_approval
+from pydantic import TypeAdapter
+
+#: Release line of the framework this module was written against.
+SDK_LINE: Final = "0.24"
+
+# Keys of `RunState.to_json()`.
+STATE_SCHEMA: Final = "$schemaVersion"
+STATE_ORIGINAL_INPUT: Final = "original_input"
+STATE_CURRENT_AGENT: Final = "current_agent"
+STATE_CURRENT_STEP: Final = "current_step"
+STATE_CURRENT_TURN: Final = "current_turn"
+STATE_CONTEXT: Final = "context"
+STATE_CONTEXT_VALUE: Final = "context"
+STATE_CONTEXT_META: Final = "context_meta"
+_STEP_RUN_AGAIN: Final = "next_step_run_again"
+
+
+def can_read_state(state: Mapping[str, Any]) -> bool:
+    """Whether the installed framework reads run states of this schema version."""
+    return state.get(STATE_SCHEMA) in SUPPORTED_SCHEMA_VERSIONS
+
+
+def needs_another_model_call(state: Mapping[str, Any]) -> bool:
+    """Whether a stopped run goes on with a model call, instead of having ended."""
+    step = cast(Mapping[str, Any] | None, state.get(STATE_CURRENT_STEP))
+    return step is not None and step.get("type") == _STEP_RUN_AGAIN
+
+
+def handoff_target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
+    """The agent a handoff leads to, or `None` for one that was not made with `handoff(agent)`."""
+    target = handoff._agent_ref() if handoff._agent_ref is not None else None
+    return cast("Agent[Any]", target) if isinstance(target, Agent) else None
+
+
+def set_handoff_target(handoff: Handoff[Any, Any], target: Agent[Any]) -> None:
+    """Point a copied handoff at the copy of its target; the framework holds the target weakly."""
+    handoff._agent_ref = weakref.ref(target)
+
+
+def nested_agent(tool: FunctionTool) -> Agent[Any] | None:
+    """The agent inside a tool made by `Agent.as_tool()`, or `None` for any other tool."""
+    agent = cast(object, tool._agent_instance) if tool._is_agent_tool else None
+    return cast("Agent[Any]", agent) if isinstance(agent, Agent) else None
+
+
+def output_adapter(tool: FunctionTool) -> TypeAdapter[Any] | None:
+    """The adapter of a tool that declares an output type."""
+    return tool._output_type_adapter
+
+
+def without_failure_formatter(tool: FunctionTool) -> FunctionTool:
+    """Let a copied tool raise its exceptions instead of turning them into text for the model."""
+    return set_function_tool_failure_error_function(tool, None)
+
+
+def custom_failure_formatter(tool: FunctionTool) -> ToolErrorFunction | None:
+    """The formatter the application gave to a tool, or `None` for the default or none at all."""
+    if tool._use_default_failure_error_function:
+        return None
+    return tool._failure_error_function
+
+
+async def needs_approval(
+    tool: FunctionTool, context: RunContextWrapper[Any], arguments: str, call_id: str
+) -> bool:
+    """Ask the tool's own `needs_approval` rule, exactly as a plain run does."""
+    decision = await evaluate_function_tool_approval(tool, context, arguments, call_id)
+    return decision.outcome == "require_approval"

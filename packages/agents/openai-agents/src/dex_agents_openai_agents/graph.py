@@ -1,0 +1,254 @@
+"""The agent graph of a runner: every agent reachable by handoffs, its original and its gated copy.
+
+Built once, at construction, so that whatever cannot run durably is refused there, with the path to
+it, and not in the middle of a paid turn.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agents import (
+    Agent,
+    CodeInterpreterTool,
+    FileSearchTool,
+    FunctionTool,
+    Handoff,
+    HostedMCPTool,
+    ImageGenerationTool,
+    RunContextWrapper,
+    ShellTool,
+    Tool,
+    ToolSearchTool,
+    WebSearchTool,
+)
+from agents.sandbox import SandboxAgent
+from agents.tool import ProgrammaticToolCallingTool
+
+from dex_agents import AgentDefinitionError
+from dex_agents_openai_agents import _sdk_internals as sdk
+from dex_agents_openai_agents.gate import gate_agent
+
+#: Tools the provider runs inside the model call.
+_HOSTED_TOOLS: Final = (
+    CodeInterpreterTool,
+    FileSearchTool,
+    HostedMCPTool,
+    ImageGenerationTool,
+    ProgrammaticToolCallingTool,
+    ToolSearchTool,
+    WebSearchTool,
+)
+
+
+@dataclass
+class GraphAgent:
+    """One agent of the graph.
+
+    Attributes:
+        original: The application's agent; tool Steps use it.
+        gated: Its copy; model Steps use it.
+        tools: Its function tools by qualified name, as they stood at construction.
+        lists_tools_at_run_time: Whether it may have more tools, from MCP servers or its own
+            `get_all_tools`.
+    """
+
+    original: Agent[Any]
+    gated: Agent[Any]
+    tools: dict[str, FunctionTool]
+    lists_tools_at_run_time: bool
+
+
+@dataclass
+class AgentGraph:
+    """All agents of a runner. It owns the copies: handoffs hold their targets weakly.
+
+    Attributes:
+        start: Name of the agent that begins a session.
+        agents: The agents by name.
+    """
+
+    start: str
+    agents: dict[str, GraphAgent] = field(default_factory=dict[str, GraphAgent])
+
+    @property
+    def tool_names(self) -> set[str]:
+        """Qualified names of all function tools known at construction."""
+        return {name for agent in self.agents.values() for name in agent.tools}
+
+    @property
+    def lists_tools_at_run_time(self) -> bool:
+        """Whether some agent may have tools that are not known yet."""
+        return any(agent.lists_tools_at_run_time for agent in self.agents.values())
+
+
+def build_graph(agent: Agent[Any], *, allow_at_least_once_tools: bool) -> AgentGraph:
+    """Copy an agent and everything it can hand off to.
+
+    Args:
+        agent: The agent that begins a session.
+        allow_at_least_once_tools: Whether tools that cannot be gated may run inside model Steps,
+            where a retry repeats them.
+
+    Raises:
+        AgentDefinitionError: The graph has a tool, a handoff or a name that cannot be used; the
+            text gives the path to it.
+    """
+    graph = AgentGraph(start=agent.name)
+    copies: dict[int, GraphAgent] = {}
+    paths: dict[str, str] = {}
+    waiting: list[tuple[Agent[Any], str]] = [(agent, _agent_path(agent))]
+    while waiting:
+        current, path = waiting.pop(0)
+        if id(current) in copies:
+            continue
+        if current.name in graph.agents:
+            raise AgentDefinitionError(
+                f"two agents are named {current.name!r}: {paths[current.name]} and {path}. "
+                "A session finds its agents by name; rename one"
+            )
+        entry = GraphAgent(
+            original=current,
+            gated=gate_agent(current),
+            tools=_function_tools(current, path, allow_at_least_once_tools),
+            lists_tools_at_run_time=_lists_tools_at_run_time(current),
+        )
+        copies[id(current)] = graph.agents[current.name] = entry
+        paths[current.name] = path
+        waiting.extend(
+            (target, f"{path} > handoff to {_agent_path(target)}")
+            for target in _handoff_targets(current, path)
+        )
+    _require_one_meaning_per_tool_name(graph)
+    for entry in graph.agents.values():
+        entry.gated.handoffs = [
+            _gated_handoff(handoff, copies, entry.original) for handoff in entry.original.handoffs
+        ]
+    return graph
+
+
+def _agent_path(agent: Agent[Any]) -> str:
+    return f"agent {agent.name!r}"
+
+
+def _lists_tools_at_run_time(agent: Agent[Any]) -> bool:
+    return bool(agent.mcp_servers) or type(agent).get_all_tools is not Agent.get_all_tools
+
+
+def _function_tools(
+    agent: Agent[Any], path: str, allow_at_least_once_tools: bool
+) -> dict[str, FunctionTool]:
+    if isinstance(agent, SandboxAgent) and not allow_at_least_once_tools:
+        raise _not_gateable(path, "a sandbox agent brings tools that run inside the model call")
+    tools: dict[str, FunctionTool] = {}
+    for tool in agent.tools:
+        tool_path = f"{path} > tool {tool.name!r}"
+        if not isinstance(tool, FunctionTool):
+            if not allow_at_least_once_tools and not _runs_at_the_provider(tool):
+                raise _not_gateable(
+                    tool_path, f"a {type(tool).__name__} runs inside the model call"
+                )
+            continue
+        name = tool.qualified_name
+        if name in tools:
+            raise AgentDefinitionError(
+                f"{path} has two function tools named {name!r}; the model could not tell them apart"
+            )
+        _refuse_nested_approvals(tool, tool_path, set())
+        tools[name] = tool
+    return tools
+
+
+def _runs_at_the_provider(tool: Tool) -> bool:
+    if isinstance(tool, ShellTool):
+        return tool.executor is None
+    return isinstance(tool, _HOSTED_TOOLS)
+
+
+def _not_gateable(path: str, reason: str) -> AgentDefinitionError:
+    return AgentDefinitionError(
+        f"{path} cannot run as a durable Step: {reason}. Wrap it in a function_tool, or pass "
+        "allow_at_least_once_tools=True and accept that a retried model call runs it again"
+    )
+
+
+def _refuse_nested_approvals(tool: FunctionTool, path: str, seen: set[int]) -> None:
+    """Refuse an agent tool whose nested run could stop and wait for a person."""
+    nested = sdk.nested_agent(tool)
+    if nested is None:
+        return
+    waiting: list[tuple[Agent[Any], str]] = [(nested, f"{path} > {_agent_path(nested)}")]
+    while waiting:
+        agent, agent_path = waiting.pop(0)
+        if id(agent) in seen:
+            continue
+        seen.add(id(agent))
+        for inner in agent.tools:
+            inner_path = f"{agent_path} > tool {inner.name!r}"
+            if getattr(inner, "needs_approval", False) is not False:
+                raise AgentDefinitionError(
+                    f"{inner_path} needs approval, but an agent used as a tool runs as one Step "
+                    "and cannot wait for a person. Give that tool to an agent of the handoff "
+                    "graph, or set needs_approval on the agent tool itself"
+                )
+            if isinstance(inner, FunctionTool):
+                _refuse_nested_approvals(inner, inner_path, seen)
+        for handoff in agent.handoffs:
+            target = handoff if isinstance(handoff, Agent) else sdk.handoff_target(handoff)
+            if target is not None:
+                waiting.append((target, f"{agent_path} > handoff to {_agent_path(target)}"))
+
+
+def _require_one_meaning_per_tool_name(graph: AgentGraph) -> None:
+    """Policies and records name a tool, so one name must mean one tool in the whole graph."""
+    owners: dict[str, tuple[str, FunctionTool]] = {}
+    for agent_name, entry in graph.agents.items():
+        for name, tool in entry.tools.items():
+            owner, known = owners.setdefault(name, (agent_name, tool))
+            if known is not tool:
+                raise AgentDefinitionError(
+                    f"agents {owner!r} and {agent_name!r} have different function tools named "
+                    f"{name!r}. A tool policy could not tell them apart: rename one, or give both "
+                    "agents the same tool object"
+                )
+
+
+def _handoff_targets(agent: Agent[Any], path: str) -> Iterator[Agent[Any]]:
+    for handoff in agent.handoffs:
+        if isinstance(handoff, Agent):
+            yield handoff
+            continue
+        target = sdk.handoff_target(handoff)
+        if target is None:
+            raise AgentDefinitionError(
+                f"{path} has a handoff to {handoff.agent_name!r} whose target is not known; "
+                "make it with handoff(agent), or list the agent itself"
+            )
+        yield target
+
+
+def _gated_handoff(
+    handoff: Agent[Any] | Handoff[Any, Any], copies: dict[int, GraphAgent], owner: Agent[Any]
+) -> Agent[Any] | Handoff[Any, Any]:
+    if isinstance(handoff, Agent):
+        return copies[id(handoff)].gated
+    target = sdk.handoff_target(handoff)
+    assert target is not None, "targets were checked while the graph was walked"
+    invoke = handoff.on_invoke_handoff
+
+    async def invoke_gated(context: RunContextWrapper[Any], arguments: str) -> Agent[Any]:
+        chosen = await invoke(context, arguments)
+        if id(chosen) not in copies:
+            raise AgentDefinitionError(
+                f"the handoff {handoff.tool_name!r} of agent {owner.name!r} led to an agent "
+                f"{chosen.name!r} that no handoff names; its tools could not be gated"
+            )
+        return copies[id(chosen)].gated
+
+    gated = copy.copy(handoff)
+    gated.on_invoke_handoff = invoke_gated
+    sdk.set_handoff_target(gated, copies[id(target)].gated)
+    return gated

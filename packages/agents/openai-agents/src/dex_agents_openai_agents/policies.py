@@ -1,0 +1,46 @@
+"""Tool policies against the tools an agent graph really has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agents import FunctionTool
+
+from dex_agents import AgentDefinitionError, ToolEffect, ToolPolicy
+from dex_agents_openai_agents.graph import AgentGraph
+
+
+def validate_policies(graph: AgentGraph, tool_policies: Mapping[str, ToolPolicy]) -> None:
+    """Check that every policy names a tool.
+
+    A policy for a misspelt tool would leave the real tool with the default, unnoticed. Where tools
+    are listed at run time only, unknown names are let through.
+
+    Raises:
+        AgentDefinitionError: A policy names no tool of the graph.
+    """
+    unknown = sorted(set(tool_policies) - graph.tool_names)
+    if not unknown or graph.lists_tools_at_run_time:
+        return
+    known = ", ".join(sorted(graph.tool_names)) or "none"
+    raise AgentDefinitionError(
+        f"no function tool of the agents {', '.join(sorted(graph.agents))} is named "
+        f"{', '.join(repr(name) for name in unknown)}; the tools are: {known}"
+    )
+
+
+def framework_effect(tool: FunctionTool) -> ToolEffect | None:
+    """Return the effect that an MCP server claims for its tool, or `None` for other tools."""
+    hints = tool.mcp_annotations
+    if hints is None:
+        return None
+    if _hint(hints, "read_only_hint", "readOnlyHint"):
+        return ToolEffect.READ
+    if _hint(hints, "idempotent_hint", "idempotentHint"):
+        return ToolEffect.IDEMPOTENT_WRITE
+    return None
+
+
+def _hint(hints: object, *names: str) -> bool:
+    # The attribute is spelt after the major version of the MCP package.
+    return any(getattr(hints, name, None) is True for name in names)

@@ -1,0 +1,53 @@
+"""The run hooks of a model Step: the application's own, plus what the Step needs to see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents import RunHooks, Tool
+
+from dex_agents_openai_agents.errors import ModelCallLog
+from dex_agents_openai_agents.gate import GateScope, original_tool
+
+
+class ModelStepHooks(RunHooks[Any]):
+    """Forwards to the application's hooks, except for gates.
+
+    Args:
+        hooks: The application's run hooks, if any.
+        scope: Told when pending calls are resolved and the next request is built.
+        call: Told when the model call begins and ends.
+    """
+
+    def __init__(self, hooks: RunHooks[Any] | None, scope: GateScope, call: ModelCallLog) -> None:
+        self._hooks = hooks if hooks is not None else RunHooks[Any]()
+        self._scope = scope
+        self._call = call
+
+    async def on_agent_start(self, context: Any, agent: Any) -> None:
+        self._scope.is_restoring = False
+        await self._hooks.on_agent_start(context, agent)
+
+    async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:
+        await self._hooks.on_agent_end(context, agent, output)
+
+    async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
+        await self._hooks.on_handoff(context, from_agent, to_agent)
+
+    async def on_llm_start(
+        self, context: Any, agent: Any, system_prompt: str | None, input_items: list[Any]
+    ) -> None:
+        await self._hooks.on_llm_start(context, agent, system_prompt, input_items)
+        self._call.is_open = True
+
+    async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+        self._call.is_open = False
+        await self._hooks.on_llm_end(context, agent, response)
+
+    async def on_tool_start(self, context: Any, agent: Any, tool: Tool) -> None:
+        if original_tool(tool) is None:
+            await self._hooks.on_tool_start(context, agent, tool)
+
+    async def on_tool_end(self, context: Any, agent: Any, tool: Tool, result: object) -> None:
+        if original_tool(tool) is None:
+            await self._hooks.on_tool_end(context, agent, tool, result)
