@@ -1,1 +1,25 @@
-"""An embedded engine for durable Flows that speaks the Dex gRPC protocol."""
+"""An embedded engine for durable Flows that speaks the Dex gRPC protocol.
+
+async with open_engine("data") as engine:
+    client = AsyncClient(registry, cache, ClientOptions(server_address=engine.address))
+"""
+
+from dex_embedded._open import NotLoopbackError, OpenEngine, open_engine
+from dex_embedded._store.errors import (
+    StoreDamagedError,
+    StoreForeignError,
+    StoreInUseError,
+    StoreUnusableError,
+    StoreVersionError,
+)
+
+__all__ = [
+    "NotLoopbackError",
+    "OpenEngine",
+    "StoreDamagedError",
+    "StoreForeignError",
+    "StoreInUseError",
+    "StoreUnusableError",
+    "StoreVersionError",
+    "open_engine",
+]

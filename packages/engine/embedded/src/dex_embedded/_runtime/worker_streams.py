@@ -1,0 +1,220 @@
+"""Pull workers and their streams, as the engine sees them.
+
+A worker opens many streams; each belongs to one queue (its own id, or one of its Flow types) and
+carries one task at a time. What a stream may carry next is in its `Phase`:
+
+    SPARE --acknowledge--> IDLE --offer--> OFFERED --final or reject--> IDLE
+                                              |
+                                              +--give up--> ABANDONED --final--> IDLE
+    any of them --half-close or loss--> CLOSED
+
+A stream is acknowledged late on purpose. The worker opens a replacement for every busy stream, and
+retires an idle one as soon as it holds more *acknowledged* idle streams than it was told to. So if
+every stream were acknowledged at once, each task would cost one opened and one retired stream.
+Instead a pool acknowledges as many as the worker keeps idle, and holds the rest as spares until
+running tasks turn out to be long. Only speed depends on this, never a result.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+MAXIMUM_ACKNOWLEDGED: Final = 8
+"""More idle streams per queue than this cost the worker more than they bring."""
+
+
+class Phase(enum.Enum):
+    SPARE = "spare"
+    IDLE = "idle"
+    OFFERED = "offered"
+    ABANDONED = "abandoned"
+    CLOSED = "closed"
+
+
+class TaskClass(enum.Enum):
+    """Workers keep a reserve for RPCs, so the two classes find capacity separately."""
+
+    STEP = "step"
+    RPC = "rpc"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Accepts the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnect:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFrame:
+    """A task, already encoded and checked for size."""
+
+    payload: bytes
+    subject: str
+
+
+OutgoingFrame: TypeAlias = Registered | CancelTask | Reconnect | Ping | TaskFrame
+
+
+@dataclass(eq=False, slots=True)
+class WorkerTask:
+    """One attempt of a method, or one RPC call, that waits for a worker.
+
+    Attributes:
+        flow_type: Only workers that registered it are asked.
+        name: The Step type or the RPC name; a worker may not know it.
+        profile: What is averaged to tell long tasks from short ones, e.g. `RunModel.execute`.
+        single_attempt: True if a lost task may not be handed out again.
+        sticky_worker: The worker that served this flow last, or empty.
+        reference: The engine's own handle on what the task is for.
+        on_handed_back: Called when the task returns to the backlog without having been run.
+    """
+
+    flow_type: str
+    name: str
+    profile: str
+    task_class: TaskClass
+    reference: object
+    single_attempt: bool = False
+    sticky_worker: str = ""
+    queued_at: float = 0.0
+    unanswered_offers: int = 0
+    unknown_to: set[str] = field(default_factory=set[str])
+    offer: Offer | None = None
+    withdrawn: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Offer:
+    """A task on its way to, or in the hands of, a worker."""
+
+    task: WorkerTask
+    stream: WorkerStream
+    task_id: str
+    offered_at: float
+    idle_before: float
+    """How long the stream had been idle when it was chosen, in seconds."""
+    sent: bool = False
+    """The frame went to the transport: from here on it cannot be proved that nothing ran."""
+    counted_long: bool = False
+    probe: bool = False
+    """Made beyond the capacity this worker last showed, to find out whether it has grown."""
+    gave_up: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class WorkerStream:
+    """One open stream. `send` puts a frame in the stream's outgoing line; it never blocks."""
+
+    worker: Worker
+    queue: str
+    send: Callable[[OutgoingFrame], None]
+    close: Callable[[], None]
+    phase: Phase = Phase.SPARE
+    idle_since: float = 0.0
+    last_frame_at: float = 0.0
+    pinged_at: float = 0.0
+    offer: Offer | None = None
+    reserved: bool = False
+    """Held for a single-attempt task until it has been idle for long enough."""
+
+    @property
+    def pool(self) -> StreamPool:
+        return self.worker.pools[self.queue]
+
+
+@dataclass(eq=False, slots=True)
+class StreamPool:
+    """The streams of one worker on one queue.
+
+    `target` is how many idle streams the worker keeps there. It never says so, so it is learned: a
+    worker opens exactly that many while nothing runs, and retires one as soon as one too many was
+    acknowledged.
+    """
+
+    spares: dict[WorkerStream, None] = field(default_factory=dict["WorkerStream", None])
+    acknowledged: dict[WorkerStream, None] = field(default_factory=dict["WorkerStream", None])
+    long_running: int = 0
+    target: int = 1
+    last_busy_at: float = float("-inf")
+
+    @property
+    def surplus(self) -> int:
+        """Acknowledged streams beyond what the worker keeps: it will retire that many."""
+        return len(self.acknowledged) - self.long_running - self.target
+
+    def busy(self) -> int:
+        return sum(stream.offer is not None for stream in self.acknowledged)
+
+    def stream_opened(self, now: float, quiet_after: float) -> None:
+        """Learns from an opening: with nothing running, all open streams are idle ones."""
+        if now - self.last_busy_at >= quiet_after and not self.busy():
+            open_streams = len(self.spares) + len(self.acknowledged)
+            self.target = min(max(self.target, open_streams), MAXIMUM_ACKNOWLEDGED)
+
+    def idle_stream_retired(self) -> None:
+        """Learns from the retirement of a stream: one too many was acknowledged."""
+        if not self.long_running:
+            self.target = max(1, min(self.target, len(self.acknowledged) - 1))
+
+
+@dataclass(eq=False, slots=True)
+class Capacity:
+    """What one worker takes of one class of tasks, learned from its rejections."""
+
+    limit: int | None = None
+    """Busy tasks at which it last declined, or `None` if it never did."""
+    probe_at: float = 0.0
+    pause: float = 0.0
+
+    def may_offer(self, busy: int, now: float) -> bool:
+        return self.limit is None or busy < self.limit or now >= self.probe_at
+
+    def declined(self, busy: int, now: float) -> None:
+        self.limit = busy
+        self.pause = min(max(self.pause * 2, 0.05), 1.0)
+        self.probe_at = now + self.pause
+
+    def probe_succeeded(self) -> None:
+        self.limit = None
+        self.pause = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Worker:
+    """One worker process, known by the id it chose."""
+
+    worker_id: str
+    flow_types: frozenset[str]
+    pools: dict[str, StreamPool] = field(default_factory=dict[str, StreamPool])
+    idle: dict[WorkerStream, None] = field(default_factory=dict["WorkerStream", None])
+    """Streams a task may go out on, the longest idle first."""
+    unknown_names: set[tuple[str, TaskClass, str]] = field(
+        default_factory=set[tuple[str, TaskClass, str]]
+    )
+    busy: int = 0
+    capacity: dict[TaskClass, Capacity] = field(
+        default_factory=lambda: {kind: Capacity() for kind in TaskClass}
+    )
+
+    def knows(self, task: WorkerTask) -> bool:
+        return (task.flow_type, task.task_class, task.name) not in self.unknown_names
+
+    def has_streams(self) -> bool:
+        return any(pool.spares or pool.acknowledged for pool in self.pools.values())

@@ -1,0 +1,175 @@
+"""The gRPC server: which call goes where, and what happens around each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+import grpc
+from dex.dexpb import dex_pb2 as pb
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError, Message
+
+from dex_embedded._kernel.errors import KernelError
+from dex_embedded._runtime.call_errors import CallError, CallErrorKind, from_kernel, invalid
+from dex_embedded._runtime.engine import Engine
+from dex_embedded._runtime.faults import REPLY_BEFORE
+from dex_embedded._runtime.frame_size import FrameTooLargeError, check_size
+from dex_embedded._store.errors import StoreFailedError
+from dex_embedded._wire.errors import Abortable, abort_with
+from dex_embedded._wire.flow_service import FlowService
+from dex_embedded._wire.reply_parts import largest_parts
+from dex_embedded._wire.worker_tasks import WorkerTaskService
+
+_LOGGER = logging.getLogger(__name__)
+
+SERVED: Final[dict[str, type[Message]]] = {
+    "GetServerInfo": Empty,
+    "HealthCheck": Empty,
+    "SyncAttributeIndexes": pb.SyncAttributeIndexRequest,
+    "LoadBlobs": pb.LoadBlobsRequest,
+    "StartFlow": pb.StartFlowRequest,
+    "StopFlow": pb.StopFlowRequest,
+    "GetFlowSummary": pb.GetFlowSummaryRequest,
+    "WaitForFlow": pb.WaitForFlowRequest,
+    "GetFlowState": pb.GetFlowStateRequest,
+    "SearchFlows": pb.SearchFlowsRequest,
+    "WaitForStepCompletion": pb.WaitForStepCompletionRequest,
+    "WaitForAttribute": pb.WaitForAttributeRequest,
+    "InvokeRPC": pb.InvokeRPCRequest,
+    "GetAttributes": pb.GetAttributesRequest,
+    "SetAttributes": pb.SetAttributesRequest,
+    "PublishToChannel": pb.PublishToChannelRequest,
+    "GetChannelMessages": pb.GetChannelMessagesRequest,
+    "DeleteChannelMessage": pb.DeleteChannelMessageRequest,
+    "SkipTimer": pb.SkipTimerRequest,
+    "WriteStream": pb.WriteStreamRequest,
+    "ReadStream": pb.ReadStreamRequest,
+    "ListStreamMessages": pb.ListStreamMessagesRequest,
+    "GetHistoryEvents": pb.GetHistoryEventsRequest,
+    "WaitForHistoryEvent": pb.WaitForHistoryEventRequest,
+}
+"""The calls that are served, each with its request message."""
+
+REFUSED: Final = ("ResetFlow", "UpdateFlowConfig", "TriggerContinueAsNew")
+"""Calls of the protocol that are answered UNIMPLEMENTED."""
+
+_Handler = Callable[[Any], Awaitable[Message]]
+
+
+class Server:
+    """The listening half of an engine.
+
+    Attributes:
+        address: Where it listens, as `host:port`.
+    """
+
+    def __init__(self, server: grpc.aio.Server, address: str) -> None:
+        self._server = server
+        self.address = address
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Takes no new calls, gives running ones a moment, and closes the port."""
+        await self._server.stop(grace_seconds)
+
+
+async def serve(engine: Engine, host: str, port: int, version: str) -> Server:
+    """Starts to serve `engine`.
+
+    Args:
+        engine: What to serve.
+        host: A loopback address or name.
+        port: The port; 0 picks a free one.
+        version: Told to clients.
+
+    Raises:
+        OSError: The port cannot be bound.
+    """
+    server = grpc.aio.server(
+        options=(
+            # A frame over the server's limit would silence a worker's queue for a minute.
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            # Two engines on one port would both seem to listen.
+            ("grpc.so_reuseport", 0),
+        )
+    )
+    service = FlowService(engine, version)
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        name: _unary(engine, name, getattr(service, _snake(name)), request)
+        for name, request in SERVED.items()
+    }
+    methods.update({name: _refusal(name) for name in REFUSED})
+    tasks = WorkerTaskService(engine)
+    poll = grpc.stream_stream_rpc_method_handler(
+        cast(Any, tasks.poll_worker_task),
+        request_deserializer=pb.PollWorkerTaskRequest.FromString,
+        response_serializer=_identity,
+    )
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler("dex.FlowService", methods),
+            grpc.method_handlers_generic_handler("dex.WorkerTaskService", {"PollWorkerTask": poll}),
+        )
+    )
+    bracketed = f"[{host}]" if ":" in host else host
+    try:
+        bound = server.add_insecure_port(f"{bracketed}:{port}")
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {bracketed}:{port}: {error}") from None
+    if not bound:
+        raise OSError(f"cannot listen on {bracketed}:{port}: the port is in use or not allowed")
+    await server.start()
+    return Server(server, f"{bracketed}:{bound}")
+
+
+def _identity(payload: bytes) -> bytes:
+    return payload
+
+
+def _snake(name: str) -> str:
+    text = name.replace("RPC", "Rpc")
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in text).lstrip("_")
+
+
+def _unary(
+    engine: Engine, name: str, handler: _Handler, request_type: type[Message]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    async def call(payload: bytes, context: Abortable) -> bytes:
+        try:
+            request = request_type.FromString(payload)
+        except DecodeError:
+            await abort_with(context, invalid(f"the request of {name} cannot be decoded"))
+        try:
+            reply = await handler(request)
+            encoded = reply.SerializeToString()
+            check_size(f"the reply of {name}", len(encoded), lambda: largest_parts(reply))
+        except CallError as error:
+            await abort_with(context, error)
+        except KernelError as error:
+            await abort_with(context, from_kernel(error))
+        except FrameTooLargeError as error:
+            await abort_with(context, CallError(CallErrorKind.WORKER_FAILED, str(error)))
+        except StoreFailedError:
+            text = "the engine cannot write its data file any more and is stopping"
+            await abort_with(context, CallError(CallErrorKind.STOPPING, text))
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception:
+            _LOGGER.exception("%s failed", name)
+            text = f"{name} failed inside the engine; see its log"
+            await abort_with(context, CallError(CallErrorKind.INTERNAL, text))
+        engine.faults.reach(REPLY_BEFORE, name)
+        return encoded
+
+    return grpc.unary_unary_rpc_method_handler(cast(Any, call))
+
+
+def _refusal(name: str) -> grpc.RpcMethodHandler[Any, Any]:
+    async def call(_payload: bytes, context: Abortable) -> bytes:
+        text = f"this engine does not serve {name}"
+        await abort_with(context, CallError(CallErrorKind.UNIMPLEMENTED, text))
+
+    return grpc.unary_unary_rpc_method_handler(cast(Any, call))

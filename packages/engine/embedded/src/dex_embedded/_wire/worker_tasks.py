@@ -1,0 +1,231 @@
+"""WorkerTaskService: the engine's end of the streams that pull workers open.
+
+One stream is one long-lived call with two halves: this handler reads frames and passes them on at
+once, and one writer coroutine sends what the engine has put in the stream's line. There is never
+more than one writer, because two overlapping writes lose a frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from typing import Final, Protocol, TypeAlias, cast
+
+import grpc
+from dex.dexpb import dex_pb2 as pb
+
+from dex_embedded._kernel.errors import InvalidRequestError
+from dex_embedded._kernel.values import Failure, FailureKind, Method
+from dex_embedded._runtime.call_errors import invalid
+from dex_embedded._runtime.engine import Engine
+from dex_embedded._runtime.faults import SEND_AFTER, SEND_BEFORE
+from dex_embedded._runtime.worker_streams import (
+    CancelTask,
+    Offer,
+    OutgoingFrame,
+    Ping,
+    Reconnect,
+    Registered,
+    TaskFrame,
+    WorkerStream,
+)
+from dex_embedded._wire import decode
+from dex_embedded._wire.errors import Abortable, abort_with
+
+_EOF: Final = grpc.aio.EOF
+_DEATH_SHOWS_WITHIN: Final = 0.02
+"""A killed worker can look like one that half-closed; its call is cancelled within this time."""
+_WORKER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
+
+_REGISTERED: Final = pb.PollWorkerTaskResponse(
+    registered=pb.PollWorkerTaskRegistered(supports_unknown_name_rejection=True)
+).SerializeToString()
+_PING: Final = pb.PollWorkerTaskResponse(ping=pb.PollWorkerTaskPing()).SerializeToString()
+
+
+class StreamCall(Abortable, Protocol):
+    """The part of a gRPC stream used here."""
+
+    async def read(self) -> object: ...
+    async def write(self, message: bytes) -> None: ...
+
+
+class Line:
+    """Frames waiting for their stream's writer, in order."""
+
+    def __init__(self) -> None:
+        self._frames: deque[OutgoingFrame | None] = deque()
+        self._filled = asyncio.Event()
+
+    def put(self, frame: OutgoingFrame) -> None:
+        self._frames.append(frame)
+        self._filled.set()
+
+    def close(self) -> None:
+        """Asks the writer to end the call once everything before has been written."""
+        self._frames.append(None)
+        self._filled.set()
+
+    async def take(self) -> OutgoingFrame | None:
+        while not self._frames:
+            self._filled.clear()
+            await self._filled.wait()
+        return self._frames.popleft()
+
+
+class WorkerTaskService:
+    """Serves `PollWorkerTask`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def poll_worker_task(self, _requests: object, context: StreamCall) -> None:
+        """One stream, from its `register` to its end."""
+        register = await self._read_register(context)
+        line = Line()
+        stream = self._engine.workers.stream_opened(
+            register.app_worker_id,
+            register.queue,
+            frozenset(register.flow_types),
+            line.put,
+            line.close,
+        )
+        writer = asyncio.create_task(self._write(line, context))
+        try:
+            while True:
+                frame = await context.read()
+                if frame is _EOF:
+                    break
+                self._receive(stream, cast(pb.PollWorkerTaskRequest, frame))
+            if stream.offer is not None:
+                await asyncio.sleep(_DEATH_SHOWS_WITHIN)
+            self._engine.workers.stream_retired(stream)
+        finally:
+            # Does nothing after an orderly end; otherwise the worker or its connection is gone.
+            self._engine.workers.stream_lost(stream)
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _read_register(self, context: StreamCall) -> pb.PollWorkerTaskRegister:
+        first = await context.read()
+        if first is _EOF:
+            await abort_with(context, invalid("the stream ended before it registered"))
+        frame = cast(pb.PollWorkerTaskRequest, first)
+        if frame.WhichOneof("frame") != "register":
+            await abort_with(context, invalid("the first frame of a stream must be register"))
+        register = frame.register
+        if not _WORKER_ID.fullmatch(register.app_worker_id):
+            await abort_with(
+                context,
+                invalid("app_worker_id must be 1 to 63 ASCII letters, digits, dots, _ or -"),
+            )
+        if register.app_worker_id in register.flow_types:
+            await abort_with(context, invalid("app_worker_id must not be a flow type"))
+        if register.queue != register.app_worker_id and register.queue not in register.flow_types:
+            await abort_with(
+                context, invalid("queue must be the app_worker_id or one of the flow types")
+            )
+        return register
+
+    async def _write(self, line: Line, context: StreamCall) -> None:
+        faults = self._engine.faults
+        while True:
+            frame = await line.take()
+            match frame:
+                case TaskFrame(payload, subject):
+                    faults.reach(SEND_BEFORE, subject)
+                    await context.write(payload)
+                    faults.reach(SEND_AFTER, subject)
+                case Registered():
+                    await context.write(_REGISTERED)
+                case Ping():
+                    await context.write(_PING)
+                case CancelTask(task_id):
+                    await context.write(
+                        pb.PollWorkerTaskResponse(
+                            cancel_task=pb.PollWorkerTaskCancelTask(task_id=task_id)
+                        ).SerializeToString()
+                    )
+                case Reconnect(reason):
+                    await context.write(
+                        pb.PollWorkerTaskResponse(
+                            reconnect=pb.PollWorkerTaskReconnect(reason=reason)
+                        ).SerializeToString()
+                    )
+                case None:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the engine ends this stream")
+
+    # --- frames ----------------------------------------------------------------------------------
+
+    def _receive(self, stream: WorkerStream, frame: pb.PollWorkerTaskRequest) -> None:
+        workers = self._engine.workers
+        workers.frame_arrived(stream)
+        offer = stream.offer
+        match frame.WhichOneof("frame"):
+            case "task_frame" if offer is not None and offer.task_id == frame.task_frame.task_id:
+                self._receive_task_frame(offer, frame.task_frame)
+            case "reject" if offer is not None and offer.task_id == frame.reject.task_id:
+                unknown = frame.reject.reason in (
+                    pb.POLL_WORKER_TASK_REJECT_REASON_UNKNOWN_STEP,
+                    pb.POLL_WORKER_TASK_REJECT_REASON_UNKNOWN_RPC,
+                )
+                workers.rejected(stream, name_unknown=unknown)
+            case _:
+                # A pong, or a late frame of a task this stream no longer carries.
+                pass
+
+    def _receive_task_frame(self, offer: Offer, frame: pb.PollWorkerTaskFrame) -> None:
+        workers = self._engine.workers
+        expected = workers.expects(offer)
+        match frame.WhichOneof("output"):
+            case "worker_error":
+                workers.failed(offer, decode.decode_worker_error(frame.worker_error))
+            case "wait_for" if expected is Method.WAIT_FOR:
+                self._receive_step_output(offer, frame.wait_for)
+            case "execute" if expected is Method.EXECUTE:
+                self._receive_step_output(offer, frame.execute)
+            case "rpc" if expected is None:
+                try:
+                    result = decode.decode_rpc_result(frame.rpc)
+                except InvalidRequestError as error:
+                    workers.failed(offer, _invalid_result(error))
+                else:
+                    workers.rpc_finished(offer, result)
+            case other:
+                problem = f"the worker answered with {other or 'an empty frame'}"
+                workers.failed(offer, _invalid_result(InvalidRequestError(problem)))
+
+    def _receive_step_output(self, offer: Offer, output: _StepOutput) -> None:
+        workers = self._engine.workers
+        try:
+            match output.WhichOneof("output"):
+                case "heartbeat":
+                    beat = output.heartbeat
+                    value = decode.decode_optional_value(beat, "value", beat.value)
+                    workers.heartbeat(offer, value)
+                case "stream_write":
+                    write = output.stream_write
+                    workers.stream_write(
+                        offer,
+                        write.stream_name,
+                        write.stream_capacity_bytes,
+                        decode.decode_value(write.value, "stream message"),
+                    )
+                case "result":
+                    if isinstance(output, pb.InvokeWaitForMethodOutput):
+                        result = decode.decode_wait_for_result(output.result)
+                        workers.wait_for_finished(offer, result)
+                    else:
+                        workers.execute_finished(offer, decode.decode_execute_result(output.result))
+                case _:
+                    raise InvalidRequestError("the worker sent an output without content")
+        except InvalidRequestError as error:
+            workers.failed(offer, _invalid_result(error))
+
+
+_StepOutput: TypeAlias = pb.InvokeWaitForMethodOutput | pb.InvokeExecuteMethodOutput
+
+
+def _invalid_result(error: InvalidRequestError) -> Failure:
+    return Failure(kind=FailureKind.INVALID_RESULT, detail=f"invalid result: {error}")

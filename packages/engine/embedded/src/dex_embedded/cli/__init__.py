@@ -1,0 +1,5 @@
+"""The `dex-embedded` command."""
+
+from dex_embedded.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,144 @@
+"""The command line: parsing, and errors as one line on stderr.
+
+Exit codes: 0 done, 1 it failed, 2 it was called wrongly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import grpc
+import typer
+
+from dex_embedded._open import NotLoopbackError
+from dex_embedded._store.errors import StoreError
+from dex_embedded.cli import flows
+from dex_embedded.cli.dev import serve_until_stopped
+
+DEFAULT_PORT = 8801
+
+app = typer.Typer(
+    help="An engine for durable Flows in one process and one file.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+flow_app = typer.Typer(help="Look at the flows of a running engine.", no_args_is_help=True)
+app.add_typer(flow_app, name="flow")
+
+Server = Annotated[
+    str,
+    typer.Option(
+        "--server", envvar="DEX_FLOW_SERVICE_ADDRESS", help="Address of the engine, host:port."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+FlowId = Annotated[str, typer.Argument(help="The flow's id.")]
+DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
+
+
+def main() -> None:
+    """Runs the command line."""
+    app()
+
+
+@app.command()
+def dev(
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", help="Folder of the data file; made if missing.")
+    ] = Path(".dex"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = (
+        DEFAULT_PORT
+    ),
+    host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
+    relaxed: Annotated[
+        bool,
+        typer.Option(
+            "--relaxed",
+            help="Do not flush the disk at every commit: a power cut may lose the last ones.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve an engine until it is stopped (Ctrl-C or SIGTERM)."""
+
+    def announce(address: str, data_file: Path, pid: int) -> None:
+        if as_json:
+            ready = {"address": address, "pid": pid, "data_file": str(data_file)}
+            print(json.dumps(ready), flush=True)
+        else:
+            print(f"Dex engine ready at {address}\nData file: {data_file}", flush=True)
+
+    _run(
+        serve_until_stopped(
+            data_dir, host, port, synchronous="NORMAL" if relaxed else "FULL", announce=announce
+        )
+    )
+
+
+@flow_app.command("list")
+def list_flows(
+    query: Annotated[str, typer.Option(help="A search query; all flows without one.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Most flows to show.")] = 100,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """List flows, the newest first."""
+    _run(flows.list_flows(server, query, limit, as_json=as_json))
+
+
+@flow_app.command("history")
+def history(
+    flow_id: FlowId,
+    run_id: Annotated[str, typer.Option(help="A run; the latest without one.")] = "",
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Show what happened in a flow: one line per Step method, with attempts and durations."""
+    _run(flows.show_history(server, flow_id, run_id, as_json=as_json))
+
+
+@flow_app.command("show")
+def show(flow_id: FlowId, server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+    """Show a flow's type, status and times."""
+    _run(flows.show_summary(server, flow_id, as_json=as_json))
+
+
+@flow_app.command("state")
+def state(flow_id: FlowId, server: Server = DEFAULT_SERVER) -> None:
+    """Print a flow's attributes, active Steps and pending messages as JSON."""
+    _run(flows.show_state(server, flow_id))
+
+
+@flow_app.command("stop")
+def stop(
+    flow_id: FlowId,
+    stop_type: Annotated[str, typer.Option("--type", help="cancel, terminate or fail.")] = "cancel",
+    reason: Annotated[str, typer.Option(help="Kept with the flow.")] = "",
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Stop a running flow."""
+    if stop_type not in flows.STOP_TYPES:
+        raise typer.BadParameter("must be cancel, terminate or fail", param_hint="--type")
+    _run(flows.stop_flow(server, flow_id, stop_type, reason))
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(work)
+    except (NotLoopbackError, StoreError, OSError, ValueError) as error:
+        _fail(str(error))
+    except grpc.RpcError as error:
+        _fail(flows.describe_rpc_error(error))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"dex-embedded: {message}", file=sys.stderr)
+    raise SystemExit(1)

@@ -1,0 +1,57 @@
+"""`dex-embedded dev`: one engine in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from dex_embedded._open import open_engine
+from dex_embedded._store.sqlite import Synchronous
+
+
+async def serve_until_stopped(
+    data_dir: Path,
+    host: str,
+    port: int,
+    *,
+    synchronous: Synchronous,
+    announce: Callable[[str, Path, int], None],
+) -> None:
+    """Serves until SIGINT or SIGTERM, then drains; a second signal ends the process at once.
+
+    Args:
+        data_dir: Folder of the data file.
+        host: A loopback address.
+        port: The port; 0 picks a free one.
+        synchronous: How commits reach the disk.
+        announce: Called with address, data file and process id when the engine is ready.
+
+    Raises:
+        OSError: The engine cannot listen, or cannot write any more.
+        StoreError: The data file cannot be used.
+    """
+    stopping = asyncio.Event()
+
+    def stop() -> None:
+        if stopping.is_set():
+            # Everything acknowledged is on disk; the rest counts as lost when the engine is back.
+            os._exit(130)
+        stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    async with open_engine(data_dir, host=host, port=port, synchronous=synchronous) as engine:
+        announce(engine.address, engine.data_file, os.getpid())
+        failure = asyncio.create_task(engine.wait_failed())
+        stopped = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait({failure, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            failure.cancel()
+        if failure.done() and not failure.cancelled():
+            raise OSError(f"the engine had to stop: {failure.result()}")

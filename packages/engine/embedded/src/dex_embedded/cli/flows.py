@@ -1,0 +1,187 @@
+"""The `flow` commands: clients of a running engine, over the protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC
+from typing import Any, Final, cast
+
+import grpc
+from dex.dexpb import dex_pb2 as pb
+from dex.dexpb import dex_pb2_grpc
+from google.protobuf.timestamp_pb2 import Timestamp
+from rich.console import Console
+from rich.table import Table
+
+from dex_embedded.cli.history_json import event_to_json, values_to_json
+
+STOP_TYPES: Final = {
+    "cancel": pb.STOP_TYPE_CANCEL,
+    "terminate": pb.STOP_TYPE_TERMINATE,
+    "fail": pb.STOP_TYPE_FAIL,
+}
+_TIMEOUT: Final = 30.0
+_PAGE: Final = 200
+
+
+@asynccontextmanager
+async def _connect(server: str) -> AsyncGenerator[Any]:
+    # The generated stub has no types, hence Any.
+    options = (("grpc.max_receive_message_length", -1),)
+    async with grpc.aio.insecure_channel(server, options=options) as channel:
+        yield cast(Any, dex_pb2_grpc).FlowServiceStub(channel)
+
+
+async def list_flows(server: str, query: str, limit: int, *, as_json: bool) -> None:
+    found: list[pb.SearchFlowsResponseEntry] = []
+    token = ""
+    async with _connect(server) as stub:
+        while len(found) < limit:
+            request = pb.SearchFlowsRequest(
+                query=query, page_size=min(limit - len(found), 1000), next_page_token=token
+            )
+            page: pb.SearchFlowsResponse = await stub.SearchFlows(request, timeout=_TIMEOUT)
+            found.extend(page.flow_runs)
+            token = page.next_page_token
+            if not token:
+                break
+    if as_json:
+        print(json.dumps({"flows": [values_to_json(entry) for entry in found]}))
+        return
+    table = Table("flow", "type", "status", "started", "closed", "indexed")
+    for entry in found:
+        indexed = ", ".join(
+            f"{pair.key}={json.dumps(values_to_json(pair.value), ensure_ascii=False)}"
+            for pair in entry.indexed_attributes
+        )
+        table.add_row(
+            entry.flow_id,
+            entry.flow_type,
+            _status(entry.flow_status),
+            _time(entry.start_time),
+            _time(entry.close_time) if entry.HasField("close_time") else "",
+            indexed,
+        )
+    _console().print(table)
+
+
+async def show_history(server: str, flow_id: str, run_id: str, *, as_json: bool) -> None:
+    events: list[pb.FlowHistoryEvent] = []
+    token, next_id = b"", 0
+    async with _connect(server) as stub:
+        if not run_id:
+            summary = await stub.GetFlowSummary(
+                pb.GetFlowSummaryRequest(flow_id=flow_id), timeout=_TIMEOUT
+            )
+            run_id = summary.flow_execution_id.run_id
+        while True:
+            request = pb.GetHistoryEventsRequest(
+                flow_id=flow_id, run_id=run_id, estimate_page_size=_PAGE, next_page_token=token
+            )
+            page: pb.GetHistoryEventsResponse = await stub.GetHistoryEvents(
+                request, timeout=_TIMEOUT
+            )
+            events.extend(page.events)
+            token, next_id = page.next_page_token, page.next_internal_event_id
+            if not token:
+                break
+    if as_json:
+        document = {
+            "flowId": flow_id,
+            "runId": run_id,
+            "events": [event_to_json(event) for event in events],
+            "nextPageToken": "",
+            "nextInternalEventId": next_id,
+        }
+        print(json.dumps(document))
+        return
+    _console().print(_history_table(events))
+
+
+def _history_table(events: Sequence[pb.FlowHistoryEvent]) -> Table:
+    table = Table("#", "event", "step", "attempts", "duration", "worker", "detail")
+    for event in events:
+        kind = event.WhichOneof("payload") or ""
+        payload = getattr(event, kind)
+        step = attempts = duration = worker = detail = ""
+        if kind.startswith("step_"):
+            context: pb.StepMethodEventContext = payload.context
+            step = context.step_execution_id
+            attempts = str(context.final_attempt)
+            duration = f"{context.duration.ToMilliseconds() / 1000:.3f} s"
+            worker = context.pull_routing.served_by_app_worker_id
+            if kind.endswith("failed"):
+                detail = _failure(payload.output.failure)
+            elif context.HasField("last_failure_info"):
+                detail = f"after: {_failure(context.last_failure_info)}"
+        elif kind == "rpc_execution_completed":
+            step = payload.rpc_name or "SetAttributes"
+            worker = payload.served_by_app_worker_id
+        elif kind == "flow_closed":
+            detail = " ".join(filter(None, (_status(payload.flow_status), payload.error_message)))
+        name = event_to_json(event)["type"]
+        table.add_row(str(event.event_id), str(name), step, attempts, duration, worker, detail)
+    return table
+
+
+def _failure(failure: pb.StepMethodFailure) -> str:
+    details = failure.details
+    return details.original_worker_error_detail or details.detail or failure.backend_error
+
+
+async def show_summary(server: str, flow_id: str, *, as_json: bool) -> None:
+    async with _connect(server) as stub:
+        summary: pb.GetFlowSummaryResponse = await stub.GetFlowSummary(
+            pb.GetFlowSummaryRequest(flow_id=flow_id), timeout=_TIMEOUT
+        )
+    if as_json:
+        print(json.dumps(values_to_json(summary)))
+        return
+    table = Table(show_header=False)
+    table.add_row("flow", summary.flow_execution_id.flow_id)
+    table.add_row("run", summary.flow_execution_id.run_id)
+    table.add_row("type", summary.flow_type)
+    table.add_row("status", _status(summary.flow_status))
+    table.add_row("started", _time(summary.start_time))
+    if summary.HasField("close_time"):
+        table.add_row("closed", _time(summary.close_time))
+    _console().print(table)
+
+
+async def show_state(server: str, flow_id: str) -> None:
+    async with _connect(server) as stub:
+        state = await stub.GetFlowState(pb.GetFlowStateRequest(flow_id=flow_id), timeout=_TIMEOUT)
+    print(json.dumps(values_to_json(state)))
+
+
+async def stop_flow(server: str, flow_id: str, stop_type: str, reason: str) -> None:
+    async with _connect(server) as stub:
+        request = pb.StopFlowRequest(
+            flow_id=flow_id, reason=reason, stop_type=STOP_TYPES[stop_type]
+        )
+        await stub.StopFlow(request, timeout=_TIMEOUT)
+    print(json.dumps({"flowId": flow_id, "stopped": True}))
+
+
+def describe_rpc_error(error: grpc.RpcError) -> str:
+    """One line about a failed call, for a person."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return f"no engine answers ({error.details()})"
+        return error.details() or error.code().name
+    return str(error)
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True, highlight=False)
+
+
+def _status(number: int) -> str:
+    name = cast(Any, pb.FlowStatus).Name(number)
+    return str(name).removeprefix("FLOW_STATUS_")
+
+
+def _time(stamp: Timestamp) -> str:
+    return stamp.ToDatetime(tzinfo=UTC).isoformat(sep=" ", timespec="seconds")
