@@ -9,6 +9,7 @@ from dex_agents.testing._history import (
     StepHistoryEntry,
     read_step_history,
 )
+from dex_agents.testing._processes import ChildProcess, ChildProcessError
 from dex_agents.testing._waiting import WaitTimeoutError, wait_until
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "EXECUTE_FAILED_EVENT",
     "WAIT_FOR_COMPLETED_EVENT",
     "WAIT_FOR_FAILED_EVENT",
+    "ChildProcess",
+    "ChildProcessError",
     "FileGate",
     "Invocation",
     "InvocationLog",
