@@ -1,4 +1,4 @@
-"""Plays the session for a runner: calls it Step by Step, as the session Flow does, without an engine.
+"""Plays the session for a runner, Step by Step, as the session Flow does, without an engine.
 
 Between two Steps only stored values cross, encoded and decoded like in a real session, and every
 Step may get a runner of its own, as after a restart. Each model Step must make at most one model

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from agents import Agent, FunctionTool, Handoff, RunContextWrapper
+from agents import Agent, FunctionTool, Handoff, Model, RunContextWrapper
 from agents.run_state import SUPPORTED_SCHEMA_VERSIONS
 from agents.tool import ToolErrorFunction, set_function_tool_failure_error_function
 from agents.util._approvals import evaluate_function_tool_approval
@@ -77,6 +77,11 @@ def custom_failure_formatter(tool: FunctionTool) -> ToolErrorFunction | None:
     if tool._use_default_failure_error_function:
         return None
     return tool._failure_error_function
+
+
+async def clean_up_model(model: Model, owner: object) -> None:
+    """Tell a wrapped model that a run has ended."""
+    await model._cleanup_on_run_end(owner)
 
 
 async def needs_approval(

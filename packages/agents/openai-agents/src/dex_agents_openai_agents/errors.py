@@ -37,17 +37,19 @@ class ModelCallLog:
     """What a Step saw of its model call, to judge a failure by.
 
     Attributes:
-        is_open: Whether the call began and has not ended.
+        has_started: Whether a request was about to be sent.
+        has_answer: Whether the provider sent a complete response.
+        has_ended: Whether the provider sent any closing event.
         failure_code: Code of a response that the provider itself declared failed.
-        ended_by_provider: Whether the provider sent any closing event.
         used_call_ids: Tool call ids the turn used before.
         repeated_call_id: An id of the response that was used before, or twice in it.
     """
 
     def __init__(self) -> None:
-        self.is_open = False
+        self.has_started = False
+        self.has_answer = False
+        self.has_ended = False
         self.failure_code: str | None = None
-        self.ended_by_provider = False
         self.used_call_ids: set[str] = set()
         self.repeated_call_id: str | None = None
 
@@ -55,12 +57,13 @@ class ModelCallLog:
         """Remember the closing event of a response stream."""
         kind = getattr(event, "type", None)
         if kind in ("response.completed", "response.incomplete", "response.failed"):
-            self.ended_by_provider = True
+            self.has_ended = True
+            self.has_answer = kind == "response.completed"
             self.failure_code = getattr(event.response.error, "code", None)
             for output in event.response.output:
                 self._note_call_id(getattr(output, "call_id", None))
         elif kind in ("error", "response.error"):
-            self.ended_by_provider = True
+            self.has_ended = True
             self.failure_code = getattr(event, "code", None)
 
     def _note_call_id(self, call_id: str | None) -> None:
@@ -95,7 +98,7 @@ def classify_model_step_error(error: Exception, call: ModelCallLog) -> Exception
             return _final(error, f"{error.message}: the turn needs more model calls than allowed")
         case ModelTimeoutError():
             return _retryable(error, str(error))
-        case ModelBehaviorError() if call.is_open:
+        case ModelBehaviorError() if call.has_started and not call.has_answer:
             return _classify_broken_response(error, call)
         case ModelBehaviorError() if call.repeated_call_id is not None:
             return _final(
@@ -130,7 +133,7 @@ def classify_model_step_error(error: Exception, call: ModelCallLog) -> Exception
 
 
 def _classify_broken_response(error: ModelBehaviorError, call: ModelCallLog) -> Exception:
-    if not call.ended_by_provider:
+    if not call.has_ended:
         return _retryable(error, "the model's response stream ended before it was complete")
     if call.failure_code in _RETRYABLE_CODES:
         return _retryable(error, f"the model call failed: {call.failure_code}")

@@ -17,8 +17,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from agents import Agent, AgentHooks, FunctionTool, RunContextWrapper, Tool
+from agents import Agent, AgentHooks, FunctionTool, Model, RunContextWrapper, Tool
 from agents.tool_context import ToolContext
+
+from dex_agents_openai_agents.model_tap import tap_model
 
 
 @dataclass
@@ -140,6 +142,8 @@ def gate_agent(agent: Agent[Any]) -> Agent[Any]:
     gated = copy.copy(agent)
     # A copied `Agent` cannot be rebuilt through its constructor when a subclass has its own.
     gated.__class__ = _gated_class(type(agent))
+    if isinstance(agent.model, Model):
+        gated.model = tap_model(agent.model)
     gated.tools = [gate_tool(t) if isinstance(t, FunctionTool) else t for t in agent.tools]
     if agent.hooks is not None:
         gated.hooks = GatedAgentHooks(agent.hooks)

@@ -45,6 +45,7 @@ from dex_agents_openai_agents.history import (
     framework_messages,
     input_items,
 )
+from dex_agents_openai_agents.model_tap import observing
 from dex_agents_openai_agents.policies import framework_effect
 from dex_agents_openai_agents.run_state import StoredRun, capture, decode_run, encode_run, snapshot
 from dex_agents_openai_agents.settings import RunnerSettings
@@ -97,6 +98,7 @@ class ModelStep:
         self._scope = GateScope(is_restoring=turn.is_resuming)
         self._call = ModelCallLog()
         self._deltas = DeltaForwarder(turn.events)
+        self._result: RunResultStreaming | None = None
 
     async def run(self) -> AgentTurnOutcome:
         """Make the model call.
@@ -121,7 +123,7 @@ class ModelStep:
             await self._settings.context.build(turn.flow_id, turn.turn_id)
         )
         history = History(turn.messages)
-        with gate_scope(self._scope):
+        with gate_scope(self._scope), observing(self):
             source = (
                 self._begin(history)
                 if turn.framework_run_state is None
@@ -286,21 +288,19 @@ class ModelStep:
             cast(Any, source.run_input),
             context=cast(Any, context),
             max_turns=source.max_turns,
-            hooks=ModelStepHooks(settings.hooks, self._scope, self._call),
+            hooks=ModelStepHooks(settings.hooks, self._scope),
             run_config=settings.model_run_config(turn.flow_id, turn.turn_id),
             error_handlers=settings.error_handlers,
         )
+        self._result = result
         responses_before = len(result.raw_responses)
         try:
             events = cast(AsyncGenerator[StreamEvent], result.stream_events())
             async with aclosing(events):
                 async for event in events:
                     if event.type == "raw_response_event":
-                        # From the first event on the call is under way: stop after this one. Set
-                        # earlier, it would end the run before any call, in a dead state.
-                        result.cancel(mode="after_turn")
-                        self._call.note_event(event.data)
-                        self._deltas.forward(event.data)
+                        # For a model that a callback put in place of the tapped one.
+                        self._stop_after_this_call()
         except BaseException:
             # Leaving the loop does not end the run; nobody else would.
             result.cancel()
@@ -308,6 +308,21 @@ class ModelStep:
                 await asyncio.wait([result.run_loop_task])
             raise
         return result, responses_before
+
+    def call_started(self) -> None:
+        """See `ModelObserver`: the call is under way, so the run ends with it."""
+        self._call.has_started = True
+        self._stop_after_this_call()
+
+    def event_received(self, event: Any) -> None:
+        """See `ModelObserver`."""
+        self._call.note_event(event)
+        self._deltas.forward(event)
+
+    def _stop_after_this_call(self) -> None:
+        # Set any earlier, it would end the run before the call, in a state that cannot go on.
+        if self._result is not None:
+            self._result.cancel(mode="after_turn")
 
     # --- after the model call ---------------------------------------------------------------
 

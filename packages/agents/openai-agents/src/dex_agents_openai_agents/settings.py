@@ -7,8 +7,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agents import RunConfig, RunErrorHandlers, RunHooks
+from agents import Model, RunConfig, RunErrorHandlers, RunHooks
 
+from dex_agents_openai_agents.model_tap import TappedProvider, tap_model
 from dex_agents_openai_agents.run_context import ContextSource
 
 #: Which agent takes the next user message: the one that ended the last turn, or always the first.
@@ -33,12 +34,21 @@ class RunnerSettings:
         """Whether reasoning is replayed without the provider's ids."""
         return self.run_config.reasoning_item_id_policy == "omit"
 
-    def model_run_config(self, session_id: str, turn_id: str) -> RunConfig:
-        """Return the configuration of a model Step: one trace per turn, grouped by session."""
+    def turn_run_config(self, session_id: str, turn_id: str) -> RunConfig:
+        """Return the application's configuration: one trace per turn, grouped by session."""
         return dataclasses.replace(
             self.run_config,
             group_id=self.run_config.group_id or session_id,
             trace_id=self.run_config.trace_id or _trace_id(session_id, turn_id),
+        )
+
+    def model_run_config(self, session_id: str, turn_id: str) -> RunConfig:
+        """Return the configuration of a model Step."""
+        model = self.run_config.model
+        return dataclasses.replace(
+            self.turn_run_config(session_id, turn_id),
+            model=tap_model(model) if isinstance(model, Model) else model,
+            model_provider=TappedProvider(self.run_config.model_provider),
         )
 
     def tool_run_config(self, session_id: str, turn_id: str) -> RunConfig:
@@ -48,7 +58,7 @@ class RunnerSettings:
         a recording.
         """
         return dataclasses.replace(
-            self.model_run_config(session_id, turn_id),
+            self.turn_run_config(session_id, turn_id),
             model=None,
             model_settings=None,
             call_model_input_filter=None,

@@ -6,7 +6,6 @@ from typing import Any
 
 from agents import RunHooks, Tool
 
-from dex_agents_openai_agents.errors import ModelCallLog
 from dex_agents_openai_agents.gate import GateScope, original_tool
 
 
@@ -16,13 +15,11 @@ class ModelStepHooks(RunHooks[Any]):
     Args:
         hooks: The application's run hooks, if any.
         scope: Told when pending calls are resolved and the next request is built.
-        call: Told when the model call begins and ends.
     """
 
-    def __init__(self, hooks: RunHooks[Any] | None, scope: GateScope, call: ModelCallLog) -> None:
+    def __init__(self, hooks: RunHooks[Any] | None, scope: GateScope) -> None:
         self._hooks = hooks if hooks is not None else RunHooks[Any]()
         self._scope = scope
-        self._call = call
 
     async def on_agent_start(self, context: Any, agent: Any) -> None:
         self._scope.is_restoring = False
@@ -38,10 +35,8 @@ class ModelStepHooks(RunHooks[Any]):
         self, context: Any, agent: Any, system_prompt: str | None, input_items: list[Any]
     ) -> None:
         await self._hooks.on_llm_start(context, agent, system_prompt, input_items)
-        self._call.is_open = True
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-        self._call.is_open = False
         await self._hooks.on_llm_end(context, agent, response)
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Tool) -> None:

@@ -146,7 +146,7 @@ class ToolStep:
         probe.model_settings = ModelSettings()
         probe.tool_use_behavior = "stop_on_first_tool"
         probe.hooks = _ToolHooks(
-            owner.original, settings.hooks, tool, settings.model_run_config(*turn)
+            owner.original, settings.hooks, tool, settings.turn_run_config(*turn)
         )
         return await Runner.run(
             _without_own_tool_list(probe),
