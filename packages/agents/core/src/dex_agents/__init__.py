@@ -1,10 +1,13 @@
 """Durable agent sessions, independent of the agent framework."""
 
+from dex_agents.client import AgentSessionClient, AgentSessionEntry, AgentSessionsPage
+from dex_agents.codecs import agent_codecs
 from dex_agents.errors import (
     AgentDefinitionError,
     DexAgentsError,
     InvalidMessageIdError,
     InvalidSessionIdError,
+    MessageTooLargeError,
     ModelError,
     RunnerContractError,
     SessionAlreadyExistsError,
@@ -15,6 +18,25 @@ from dex_agents.errors import (
     TurnFailedError,
 )
 from dex_agents.events import AgentEventWriter
+from dex_agents.options import AgentSessionOptions, StepLimits
+from dex_agents.persistence import (
+    AGENT_INDEX,
+    AGENT_MESSAGE_IDS,
+    AGENT_MESSAGE_SIZES,
+    AGENT_MESSAGES,
+    AGENT_STATE,
+    AGENT_STATUS,
+    AGENT_TOOL_CALLS,
+    AGENT_TOOL_OUTPUTS,
+    AGENT_USAGE,
+    FRAMEWORK_RUN_STATE,
+    INTERRUPT_RESOLUTIONS,
+    PENDING_APPROVAL_COUNT,
+    PENDING_INTERRUPTS,
+    PENDING_TURN_FAILURE,
+    QUEUED_USER_MESSAGES,
+    TOOL_CALL_RESULTS,
+)
 from dex_agents.runner import (
     AgentFrameworkRunner,
     AgentTurnContext,
@@ -30,6 +52,7 @@ from dex_agents.runner import (
     build_turn_failure_note,
     describe_tool_call_outcome,
 )
+from dex_agents.session_flow import AgentSessionFlow
 from dex_agents.values import (
     AgentEvent,
     AgentEventType,
@@ -55,6 +78,22 @@ from dex_agents.values import (
 )
 
 __all__ = [
+    "AGENT_INDEX",
+    "AGENT_MESSAGES",
+    "AGENT_MESSAGE_IDS",
+    "AGENT_MESSAGE_SIZES",
+    "AGENT_STATE",
+    "AGENT_STATUS",
+    "AGENT_TOOL_CALLS",
+    "AGENT_TOOL_OUTPUTS",
+    "AGENT_USAGE",
+    "FRAMEWORK_RUN_STATE",
+    "INTERRUPT_RESOLUTIONS",
+    "PENDING_APPROVAL_COUNT",
+    "PENDING_INTERRUPTS",
+    "PENDING_TURN_FAILURE",
+    "QUEUED_USER_MESSAGES",
+    "TOOL_CALL_RESULTS",
     "AgentDefinitionError",
     "AgentEvent",
     "AgentEventType",
@@ -64,7 +103,12 @@ __all__ = [
     "AgentInterruptResolution",
     "AgentMessage",
     "AgentMessagesPage",
+    "AgentSessionClient",
+    "AgentSessionEntry",
+    "AgentSessionFlow",
+    "AgentSessionOptions",
     "AgentSessionStartInput",
+    "AgentSessionsPage",
     "AgentSnapshot",
     "AgentState",
     "AgentStatus",
@@ -81,6 +125,7 @@ __all__ = [
     "InvalidSessionIdError",
     "ListAgentMessagesRequest",
     "MessageRole",
+    "MessageTooLargeError",
     "ModelError",
     "PendingTurnFailure",
     "ResolveInterruptRequest",
@@ -89,6 +134,7 @@ __all__ = [
     "SessionClosedError",
     "SessionError",
     "SessionNotFoundError",
+    "StepLimits",
     "ToolCallCompleted",
     "ToolCallStatus",
     "ToolCallsRequested",
@@ -99,6 +145,7 @@ __all__ = [
     "TurnCompleted",
     "TurnContinues",
     "TurnFailedError",
+    "agent_codecs",
     "build_turn_failure_note",
     "describe_tool_call_outcome",
     "message_sequence_key",

@@ -25,7 +25,7 @@ class ToolCallEntry(StoredValue):
 
     Attributes:
         tool_call_id: The call.
-        record_bytes: Size of its record when the call was deferred.
+        record_bytes: Size of its record: as deferred, then as final.
         output_bytes: Size of what is stored apart from the record, once the call is final.
     """
 

@@ -128,6 +128,23 @@ class InvalidMessageIdError(SessionError):
         self.message_id = message_id
 
 
+class MessageTooLargeError(SessionError):
+    """The message is too long to be stored; nothing was sent.
+
+    Attributes:
+        size: Bytes of the text.
+        limit: Most bytes allowed.
+    """
+
+    def __init__(self, session_id: str, size: int, limit: int) -> None:
+        super().__init__(
+            session_id,
+            f"the message has {size} bytes; at most {limit} are allowed, so send it in parts",
+        )
+        self.size = size
+        self.limit = limit
+
+
 class SessionAlreadyExistsError(SessionError):
     """The session was started before by another request; nothing was started or queued."""
 

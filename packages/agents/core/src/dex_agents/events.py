@@ -94,6 +94,15 @@ class AgentEventWriter:
             self._pending.append(self._event(event_type, payload))
             self._request_flush()
 
+    def flush(self) -> None:
+        """Write what is collected now. Call it on the event loop."""
+        with self._lock:
+            if self._closed:
+                return
+            self._seal_delta()
+            batch, self._pending = self._pending, []
+        self._emit(batch)
+
     def close(self) -> None:
         """Write what is collected and ignore everything after. Call it on the event loop."""
         with self._lock:

@@ -16,6 +16,10 @@ from dex_agents.values import ToolEffect
 DEFAULT_EVENTS_CAPACITY_BYTES: Final = 10 * 1024 * 1024
 #: Default limit of one tool output as stored.
 DEFAULT_MAX_TOOL_OUTPUT_BYTES: Final = 512 * 1024
+#: Highest limit of one tool output: several must fit into one message of the engine.
+MAX_TOOL_OUTPUT_BYTES: Final = 1_000_000
+#: Bytes of one user message at most.
+MAX_USER_MESSAGE_BYTES: Final = 500_000
 #: Default bound of the decoded messages one worker keeps per Flow, measured as stored.
 DEFAULT_MESSAGE_CACHE_BYTES: Final = 64 * 1024 * 1024
 
@@ -99,6 +103,11 @@ class AgentSessionOptions:
         ):
             if getattr(self, name) <= 0:
                 raise AgentDefinitionError(f"{name} must be positive")
+        if self.max_tool_output_bytes > MAX_TOOL_OUTPUT_BYTES:
+            raise AgentDefinitionError(
+                f"max_tool_output_bytes must be at most {MAX_TOOL_OUTPUT_BYTES}, "
+                f"not {self.max_tool_output_bytes}; engines refuse larger messages"
+            )
         if self.interrupt_deadline is not None and self.interrupt_deadline <= timedelta(0):
             raise AgentDefinitionError("interrupt_deadline must be positive, or None for never")
 

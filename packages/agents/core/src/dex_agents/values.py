@@ -356,11 +356,13 @@ class ToolCallCompleted(StoredValue):
     Attributes:
         tool_call_id: The call.
         turn_id: Its turn, so that a leftover of an earlier turn is recognised.
+        record_bytes: Size of the final record.
         output_bytes: Size of what is stored apart from the record; 0 for nothing.
     """
 
     tool_call_id: str
     turn_id: str = ""
+    record_bytes: int = 0
     output_bytes: int = 0
 
 
@@ -429,14 +431,17 @@ class AgentMessagesPage(StoredValue):
         messages: The messages.
         next_after_sequence: Pass it as `after_sequence` to get the next page.
         has_more: Whether messages follow, also when the page was cut by size.
+        sizes: Sizes of the messages asked for; for the client, which asks for what fits.
     """
 
     messages: tuple[AgentMessage, ...] = ()
     next_after_sequence: int = 0
     has_more: bool = False
+    sizes: tuple[int, ...] = field(default=(), kw_only=True, repr=False, compare=False)
 
     def _repair(self) -> None:
         self._repair_values("messages", AgentMessage)
+        self._repair_tuple("sizes")
 
 
 @dataclass(frozen=True)
