@@ -280,5 +280,5 @@ def update_config(run: FlowRun, message: UpdateConfig, moment: Moment) -> Transi
     draft = Draft(run, moment)
     run.config = message.config
     run.default_durability = message.default_durability
-    draft.change_header()
+    draft.change_header(bulk=True)
     return draft.finish()

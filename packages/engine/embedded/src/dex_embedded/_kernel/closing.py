@@ -31,7 +31,9 @@ def close(
             draft.add_event(pending_of(run, step, draft.now))
     for step in list(run.steps.values()):
         cancel(draft, step)
-    run.queue.clear()
+    if run.queue:
+        run.queue.clear()
+        draft.change_header(bulk=True)
     run.start_due_at = None
     for call_id in run.rpcs:
         draft.withdraw_rpc(call_id)

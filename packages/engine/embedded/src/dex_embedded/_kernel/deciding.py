@@ -55,6 +55,7 @@ def cancel_selected(draft: Draft, decision: StepDecision, from_id: str) -> None:
         cancel(draft, step)
     for queued in [q for q in run.queue if is_hit(q.movement.step_type, q.from_id)]:
         run.queue.remove(queued)
+        draft.change_header(bulk=True)
         step_type = queued.movement.step_type
         draft.note_ended(f"{step_type}-{draft.count_step(step_type)}")
     if not run.queue:
@@ -103,4 +104,4 @@ def _collect_output(draft: Draft, step: StepExecution, decision: CloseDecision) 
     draft.run.outputs.append(
         StepOutput(step_type=step.step_type, step_execution_id=step.id, value=decision.output)
     )
-    draft.change_header()
+    draft.change_header(bulk=True)

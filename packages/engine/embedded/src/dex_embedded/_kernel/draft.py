@@ -55,10 +55,12 @@ class Draft:
         self.closed = False
         self._is_new_run = is_new_run
         self._header_changed = is_new_run
+        self._bulk_changed = False
         self._rows: list[Change] = []
         self._added: dict[int, ChannelMessage] = {}
         self._new_steps: dict[str, StepExecution] = {}
         self._changed_steps: dict[str, StepExecution] = {}
+        self._given_changed: set[str] = set()
         self._deleted_steps: list[int] = []
         self._became_ready: dict[str, StepExecution] = {}
         self._withdrawals: list[Command] = []
@@ -188,10 +190,12 @@ class Draft:
         self.run.steps[step.id] = step
         self._new_steps[step.id] = step
 
-    def touch(self, step: StepExecution) -> None:
-        """Note that the row of the step has to be written again."""
+    def touch(self, step: StepExecution, *, given: bool = False) -> None:
+        """Note that the row of the step has to be written again; `given`: results or locals too."""
         if step.id not in self._new_steps:
             self._changed_steps[step.id] = step
+            if given:
+                self._given_changed.add(step.id)
 
     def make_ready(self, step: StepExecution, since: float | None = None) -> None:
         """The current attempt can be offered; `since` when, if it could have been earlier."""
@@ -240,8 +244,10 @@ class Draft:
 
     # --- the run ---
 
-    def change_header(self) -> None:
+    def change_header(self, *, bulk: bool = False) -> None:
+        """Note that the row of the run changed; `bulk`: its config, outputs or delayed queue."""
         self._header_changed = True
+        self._bulk_changed |= bulk
 
     def add_event(self, payload: EventPayload) -> None:
         run = self.run
@@ -273,12 +279,15 @@ class Draft:
             changes.append(InsertRun(run))
         elif self._header_changed or steps_changed:
             # The header also holds what recovery and timers look for, which follows from steps.
-            changes.append(UpdateRun(run))
+            changes.append(UpdateRun(run, self._bulk_changed))
         changes.extend(self._rows)
         changes.extend(AddMessage(message) for message in self._added.values())
         changes.extend(DeleteStep(ordinal) for ordinal in self._deleted_steps)
-        changes.extend(PutStep(step, True) for step in self._new_steps.values())
-        changes.extend(PutStep(step, False) for step in self._changed_steps.values())
+        changes.extend(PutStep(step, True, True) for step in self._new_steps.values())
+        changes.extend(
+            PutStep(step, False, step.id in self._given_changed)
+            for step in self._changed_steps.values()
+        )
         changes.extend(self._events)
         commands = [*self._withdrawals, *(_dispatch(s) for s in self._became_ready.values())]
         return Transition(

@@ -68,6 +68,7 @@ def enter_execute(draft: Draft, step: StepExecution, results: ConditionResults) 
     step.method = Method.EXECUTE
     step.wait = None
     step.results = results
+    draft.touch(step, given=True)
     _begin_method(draft, step)
 
 
@@ -275,7 +276,7 @@ def complete_wait_for(draft: Draft, step: StepExecution, result: WaitForResult) 
         condition=condition,
         timers=[Timer(firing_at=now + timer.duration) for timer in condition.timers],
     )
-    draft.touch(step)
+    draft.touch(step, given=True)
 
 
 def _leave_method(draft: Draft, step: StepExecution) -> None:

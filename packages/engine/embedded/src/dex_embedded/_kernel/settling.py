@@ -37,7 +37,7 @@ def do_what_is_due(draft: Draft) -> None:
         queue, run.queue = run.queue, []
         for queued in queue:
             start_steps(draft, [queued.movement], queued.from_id, queued.recovery_error)
-        draft.change_header()
+        draft.change_header(bulk=True)
     for step in run.steps.values():
         if step.phase is not Phase.BACKING_OFF or step.invocation is None:
             continue

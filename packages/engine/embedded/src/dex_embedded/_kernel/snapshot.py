@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from dex_embedded._kernel.state import FlowRun, Snapshot
+from dex_embedded._kernel.state import AttributeTable, FlowRun, Snapshot
 from dex_embedded._kernel.values import AttributeVersion, ChannelMessage, Selection
 
 _by_key = attrgetter("key")
@@ -17,15 +17,15 @@ def take_snapshot(run: FlowRun, selection: Selection) -> Snapshot:
     """
     return Snapshot(
         as_of=run.attribute_clock,
-        attributes=_attributes(run, selection),
+        attributes=select_attributes(run.attributes, selection),
         channel_sizes=tuple(sorted((name, len(queue)) for name, queue in run.channels.items())),
         messages=_messages(run, selection),
         selection=selection,
     )
 
 
-def _attributes(run: FlowRun, selection: Selection) -> tuple[AttributeVersion, ...]:
-    table = run.attributes
+def select_attributes(table: AttributeTable, selection: Selection) -> tuple[AttributeVersion, ...]:
+    """The ordinary attributes and the selected map entries, by key, each key once."""
     shown = sorted(table.ordinary(), key=_by_key)
     if not selection.attribute_maps:
         return tuple(shown)

@@ -55,15 +55,20 @@ class InsertRun:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRun:
+    """Write the changing part of the run's row. `bulk`: also config, outputs and delayed queue."""
+
     run: FlowRun
+    bulk: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PutStep:
-    """Insert or replace the row of an active execution."""
+    """Insert the row of an active execution, or update its changing part. `given`: also its
+    condition results and locals."""
 
     step: StepExecution
     is_new: bool
+    given: bool
 
 
 @dataclass(frozen=True, slots=True)

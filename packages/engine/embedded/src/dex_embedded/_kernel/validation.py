@@ -69,9 +69,8 @@ def check_start(request: StartFlow, limits: Limits) -> None:
     if request.has_retry_policy:
         raise UnsupportedError("flow retry policies")
     if request.attribute_store_names:
-        raise InvalidRequestError(
-            f"unknown attribute store {quoted(request.attribute_store_names[0])}"
-        )
+        unknown = quoted(request.attribute_store_names[0])
+        raise InvalidRequestError(f"unknown attribute store {unknown}")
 
 
 def check_options(options: StepOptions, limits: Limits) -> None:
@@ -96,7 +95,7 @@ def check_selection(selection: Selection) -> None:
     for name in (*selection.attribute_maps, *selection.channel_maps):
         if name.count("/") != 1 or name.startswith("/"):
             raise InvalidRequestError(
-                f"map selection {quoted(name)} is not of the form 'Name/instance'"
+                f"map selection {quoted(name)} is not 'Name/' or 'Name/instance'"
             )
     for name in selection.channels:
         if not name or "/" in name:

@@ -1,15 +1,51 @@
-"""The SQLite store."""
+"""The SQLite store: one file in WAL mode, one writer, group commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from dex_embedded._kernel.events import HistoryEvent
-from dex_embedded._store.protocol import Store
+from dex_embedded._kernel.inputs import RecordedRequest
+from dex_embedded._kernel.state import FlowRun
+from dex_embedded._kernel.transition import RecordRequest, Transition
+from dex_embedded._kernel.values import IndexType
+from dex_embedded._store import reading, streams
+from dex_embedded._store.errors import IndexTypeConflictError, StoreDamagedError, StoreUnusableError
+from dex_embedded._store.group_commit import GroupCommit, Statement
+from dex_embedded._store.opening import (
+    FileLock,
+    check_content,
+    check_header,
+    connect_checkpointer,
+    connect_reader,
+    connect_writer,
+    create_file,
+)
+from dex_embedded._store.protocol import (
+    RunSummary,
+    SearchPage,
+    Store,
+    StoredEvent,
+    StreamMessage,
+    StreamScope,
+    Ticket,
+)
+from dex_embedded._store.search import search
+from dex_embedded._store.statements import statements_for
 
 Synchronous = Literal["FULL", "NORMAL"]
+
+CHECKPOINT_STATEMENTS: Final = 2_000
+"""Statements after which the log is moved into the data file, beside the commits."""
+
+LOG_LIMIT_PAGES: Final = 16_384
+"""When the log has grown past this many pages (64 MiB) commits wait for one full checkpoint."""
 
 
 def open_store(
@@ -31,4 +67,225 @@ def open_store(
     Raises:
         StoreUnusableError: The file cannot be used; the subclass says why. Nothing was written.
     """
-    raise NotImplementedError
+    if not path.parent.is_dir():
+        raise StoreUnusableError(path, f"there is no folder {path.parent}")
+    check_header(path)  # before the lock, so that a foreign folder stays as it is
+    lock = FileLock(path)
+    try:
+        if check_header(path):
+            check_content(path)
+        else:
+            create_file(path)
+        writer = connect_writer(path, synchronous)
+        try:
+            return SqliteStore(path, lock, writer, encode_event, on_failure)
+        except BaseException:
+            writer.close()
+            raise
+    except BaseException:
+        lock.release()
+        raise
+
+
+class SqliteStore:
+    """See `protocol.Store`; made by `open_store`."""
+
+    def __init__(
+        self,
+        path: Path,
+        lock: FileLock,
+        writer: sqlite3.Connection,
+        encode_event: Callable[[HistoryEvent], bytes],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._path = path
+        self._lock = lock
+        self._writer = writer
+        self._encode_event = encode_event
+        try:
+            self._reader = connect_reader(path)
+            self._streams = streams.StreamLog(self._reader)
+            self._last_run_key = streams.last_run_key(self._reader)
+            self._index_types = reading.read_index_types(self._reader)
+        except sqlite3.DatabaseError as error:
+            raise StoreDamagedError(path, str(error)) from error
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dex-commit")
+        self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="dex-checkpoint")
+        self._commits = GroupCommit(writer, self._executor, on_failure, self._after_commit)
+        self._unsaved_requests: dict[tuple[int, str], RecordedRequest] = {}
+        self._statements_since_checkpoint = 0
+        self._checkpoint: Future[int] | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._commits.commits} commits"
+        return f"<SqliteStore {self._path} {state}>"
+
+    # --- writing ---
+
+    @property
+    def commits(self) -> int:
+        """COMMITs so far, for measurements."""
+        return self._commits.commits
+
+    def new_run_key(self) -> int:
+        self._last_run_key += 1
+        return self._last_run_key
+
+    def stage(self, *transitions: Transition) -> Ticket:
+        statements: list[Statement] = []
+        unsaved: dict[tuple[int, str], RecordedRequest] = {}
+        for transition in transitions:
+            key = transition.run.key
+            statements.extend(statements_for(key, transition.changes, self._encode_event))
+            for change in transition.changes:
+                if isinstance(change, RecordRequest):
+                    unsaved[key, change.request.request_id] = change.request
+        ticket = self._commits.stage(statements)
+        if unsaved:
+            self._unsaved_requests.update(unsaved)
+            ticket.add_callback(lambda: self._forget_unsaved(unsaved))
+        return ticket
+
+    def _forget_unsaved(self, saved: Iterable[tuple[int, str]]) -> None:
+        for key in saved:
+            self._unsaved_requests.pop(key, None)
+
+    def append_stream_message(
+        self,
+        scope: StreamScope,
+        flow_id: str,
+        *,
+        value: bytes,
+        source: str,
+        created_at: float,
+        capacity: int,
+    ) -> tuple[int, Ticket]:
+        message_id, statements = self._streams.append(
+            scope,
+            flow_id,
+            value=value,
+            source=source,
+            created_at=created_at,
+            capacity=capacity,
+        )
+        return message_id, self._commits.stage(statements)
+
+    def declare_indexes(self, types: Mapping[str, IndexType]) -> Ticket:
+        for key, index_type in types.items():
+            known = self._index_types.get(key, index_type)
+            if known is not index_type:
+                raise IndexTypeConflictError(key, known.name, index_type.name)
+        new = {key: kind for key, kind in types.items() if key not in self._index_types}
+        ticket = self._commits.stage(
+            [
+                ("INSERT INTO index_type (index_key, type) VALUES (?, ?)", (key, int(kind)))
+                for key, kind in new.items()
+            ]
+        )
+        self._index_types.update(new)
+        return ticket
+
+    # --- checkpoints ---
+
+    def _after_commit(self, statements: int) -> None:
+        self._statements_since_checkpoint += statements
+        if self._statements_since_checkpoint < CHECKPOINT_STATEMENTS or self._closed:
+            return
+        if self._checkpoint is not None and not self._checkpoint.done():
+            return
+        self._statements_since_checkpoint = 0
+        if _pages_left(self._checkpoint) > LOG_LIMIT_PAGES:
+            # Writers were never quiet long enough for the log to start over: make them wait.
+            self._commits.checkpoint_after_next_commit()
+            self._checkpoint = None
+        else:
+            self._checkpoint = self._checkpointer.submit(_checkpoint, self._path)
+
+    # --- reading ---
+
+    def summary(self, flow_id: str, run_id: str = "") -> RunSummary | None:
+        return reading.read_summary(self._reader, flow_id, run_id)
+
+    def load(self, run_key: int) -> FlowRun:
+        return reading.load_run(self._reader, run_key)
+
+    def request(self, run_key: int, request_id: str) -> RecordedRequest | None:
+        unsaved = self._unsaved_requests.get((run_key, request_id))
+        return unsaved or reading.read_request(self._reader, run_key, request_id)
+
+    def runs_to_recover(self) -> list[RunSummary]:
+        return reading.read_busy(self._reader)
+
+    def wakes(self, before: float, limit: int) -> list[tuple[float, RunSummary]]:
+        return reading.read_wakes(self._reader, before, limit)
+
+    def search(self, query: str, *, limit: int, after: str, include_continued: bool) -> SearchPage:
+        return search(
+            self._reader,
+            self._index_types,
+            query,
+            limit=limit,
+            after=after,
+            include_continued=include_continued,
+        )
+
+    def index_types(self) -> Mapping[str, IndexType]:
+        return dict(self._index_types)
+
+    def history(self, run_key: int, start_event_id: int, limit: int) -> Sequence[StoredEvent]:
+        return reading.read_history(self._reader, run_key, start_event_id, limit)
+
+    def last_event_id(self, run_key: int) -> int:
+        return reading.read_last_event_id(self._reader, run_key)
+
+    def attribute_values(self, run_key: int, versions: Iterable[int]) -> dict[int, bytes]:
+        return reading.read_values(self._reader, run_key, versions)
+
+    def next_stream_message(
+        self, scope: StreamScope, flow_id: str, after_id: int
+    ) -> StreamMessage | None:
+        return streams.read_next(self._reader, scope, flow_id, after_id)
+
+    def list_stream_messages(
+        self, scope: StreamScope, flow_id: str, before_id: int | None, limit: int
+    ) -> Iterator[StreamMessage]:
+        return streams.read_page(self._reader, scope, flow_id, before_id, limit)
+
+    def has_stream_message(self, scope: StreamScope, flow_id: str, message_id: int) -> bool:
+        return streams.has_message(self._reader, scope, flow_id, message_id)
+
+    # --- end ---
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._commits.drain()
+        await asyncio.get_running_loop().run_in_executor(None, self._close_files)
+
+    def _close_files(self) -> None:
+        self._checkpointer.shutdown()
+        self._executor.shutdown()
+        self._reader.close()
+        # The last connection moves the log into the data file and removes it.
+        self._writer.close()
+        self._lock.release()
+
+
+def _pages_left(checkpoint: Future[int] | None) -> int:
+    """Pages in the log after a finished checkpoint; 0 without one, or when it failed."""
+    if checkpoint is None or checkpoint.exception() is not None:
+        return 0
+    return checkpoint.result()
+
+
+def _checkpoint(path: Path) -> int:
+    """Move what can be moved of the log into the data file without keeping anybody waiting.
+
+    Returns:
+        The pages in the log.
+    """
+    with closing(connect_checkpointer(path)) as connection:
+        _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return pages

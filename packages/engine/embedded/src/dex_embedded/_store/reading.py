@@ -1,0 +1,309 @@
+"""Reading runs, history and the rest back from committed rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from dex_embedded._kernel.inputs import RecordedRequest
+from dex_embedded._kernel.snapshot import select_attributes
+from dex_embedded._kernel.state import AttributeTable, FlowRun, Phase, Snapshot, StepExecution
+from dex_embedded._kernel.values import (
+    AttributeVersion,
+    ChannelMessage,
+    FlowErrorType,
+    FlowStatus,
+    IndexType,
+    Method,
+)
+from dex_embedded._store.protocol import IndexedValue, RunSummary, StoredEvent
+from dex_embedded._store.records import (
+    Record,
+    fill_bulk,
+    from_text,
+    load_fixed,
+    load_given,
+    load_invocation,
+    load_snapshot_record,
+    load_wait,
+    load_wait_for_routing,
+)
+from dex_embedded._store.schema import number_of, row_id, row_range
+
+SUMMARY_COLUMNS = (
+    "key, flow_id, run_id, first_run_id, run_attempt, flow_type, request_id, status, started_at,"
+    " closed_at"
+)
+
+
+def summary_from(row: Sequence[object]) -> RunSummary:
+    """A summary from the first columns of a row selected by `SUMMARY_COLUMNS`."""
+    key, flow_id, run_id, first_run_id, attempt, flow_type, request_id, status, started, closed = (
+        row[:10]
+    )
+    return RunSummary(
+        key=_int(key),
+        flow_id=str(flow_id),
+        run_id=str(run_id),
+        first_run_id=str(first_run_id),
+        run_attempt=_int(attempt),
+        flow_type=str(flow_type),
+        request_id=str(request_id),
+        status=FlowStatus(_int(status)),
+        started_at=_float(started),
+        closed_at=None if closed is None else _float(closed),
+    )
+
+
+def read_summary(connection: sqlite3.Connection, flow_id: str, run_id: str) -> RunSummary | None:
+    where, parameters = (
+        ("flow_id = ? AND run_id = ?", (flow_id, run_id))
+        if run_id
+        else ("flow_id = ? AND current = 1", (flow_id,))
+    )
+    row = connection.execute(
+        f"SELECT {SUMMARY_COLUMNS} FROM run WHERE {where}", parameters
+    ).fetchone()
+    return None if row is None else summary_from(row)
+
+
+def read_busy(connection: sqlite3.Connection) -> list[RunSummary]:
+    rows = connection.execute(
+        f"SELECT {SUMMARY_COLUMNS} FROM run WHERE busy = 1 ORDER BY key"
+    ).fetchall()
+    return [summary_from(row) for row in rows]
+
+
+def read_wakes(
+    connection: sqlite3.Connection, before: float, limit: int
+) -> list[tuple[float, RunSummary]]:
+    rows = connection.execute(
+        f"SELECT {SUMMARY_COLUMNS}, wake_at FROM run"
+        " WHERE wake_at IS NOT NULL AND wake_at < ? ORDER BY wake_at, key LIMIT ?",
+        (before, limit),
+    ).fetchall()
+    return [(row[10], summary_from(row)) for row in rows]
+
+
+def load_run(connection: sqlite3.Connection, run_key: int) -> FlowRun:
+    """The whole state of a run."""
+    row = connection.execute(
+        f"SELECT {SUMMARY_COLUMNS}, header, bulk FROM run WHERE key = ?", (run_key,)
+    ).fetchone()
+    if row is None:
+        raise KeyError(f"no run with key {run_key}")
+    run = _run_from(summary_from(row), from_text(row[10]), from_text(row[11]))
+    current, replaced = _read_attributes(connection, run_key)
+    run.attributes = AttributeTable(current)
+    messages = _read_messages(connection, run)
+    for rowid, step_type, number, from_id, step_input, fixed, given, state in connection.execute(
+        "SELECT id, step_type, number, from_id, input, fixed, given, state FROM step"
+        " WHERE id BETWEEN ? AND ? ORDER BY id",
+        row_range(run_key),
+    ):
+        options, recovery_error = load_fixed(from_text(fixed))
+        results, step_locals, wait_for_error = load_given(from_text(given))
+        record = from_text(state)
+        step = StepExecution(
+            ordinal=number_of(rowid),
+            step_type=step_type,
+            number=number,
+            from_id=from_id,
+            input=step_input,
+            options=options,
+            recovery_error=recovery_error,
+            method=Method(record["method"]),
+            phase=Phase(record["phase"]),
+            invocation=load_invocation(record),
+            wait=load_wait(record),
+            results=results,
+            wait_for_error=wait_for_error,
+            locals=step_locals,
+            consumed=tuple((name, count) for name, count in record.get("consumed", ())),
+            held_locks=tuple(record.get("locks", ())),
+            wait_for_routing=load_wait_for_routing(record),
+        )
+        if step.invocation is not None:
+            step.invocation.snapshot = _rebuild_snapshot(step, record, current, replaced, messages)
+        run.steps[step.id] = step
+        for key in step.held_locks:
+            run.locks[key] = step.id
+    return run
+
+
+def _run_from(summary: RunSummary, header: Record, bulk: Record) -> FlowRun:
+    run = FlowRun(
+        key=summary.key,
+        flow_id=summary.flow_id,
+        run_id=summary.run_id,
+        first_run_id=summary.first_run_id,
+        run_attempt=summary.run_attempt,
+        flow_type=summary.flow_type,
+        request_id=summary.request_id,
+        started_at=summary.started_at,
+        status=summary.status,
+        closed_at=summary.closed_at,
+        error_type=FlowErrorType(header.get("error_type", 0)),
+        error_message=header.get("error_message", ""),
+        completing=header.get("completing", False),
+        attribute_clock=header.get("attribute_clock", 0),
+        message_clock=header.get("message_clock", 0),
+        step_clock=header.get("step_clock", 0),
+        event_clock=header.get("event_clock", 0),
+        lock_clock=header.get("lock_clock", 0),
+        step_counts=header.get("step_counts", {}),
+        start_due_at=header.get("start_due_at"),
+        sticky_worker=header.get("sticky_worker", ""),
+        has_old_versions=header.get("old_versions", False),
+    )
+    fill_bulk(run, bulk)
+    return run
+
+
+_Replaced = list[tuple[AttributeVersion, int]]
+"""Versions no longer in force, with the version that replaced each."""
+
+
+def _read_attributes(
+    connection: sqlite3.Connection, run_key: int
+) -> tuple[list[AttributeVersion], _Replaced]:
+    current: list[AttributeVersion] = []
+    replaced: _Replaced = []
+    for key, version, until, hard_delete, value in connection.execute(
+        "SELECT a.key, a.version, a.until, a.hard_delete, v.value FROM attribute AS a"
+        " JOIN attribute_value AS v ON v.id = ? + a.version WHERE a.run = ?",
+        (row_id(run_key, 0), run_key),
+    ):
+        stored = AttributeVersion(
+            key=key, version=version, value=value, hard_delete=bool(hard_delete)
+        )
+        if until is None:
+            current.append(stored)
+        else:
+            replaced.append((stored, until))
+    return current, replaced
+
+
+def _read_messages(connection: sqlite3.Connection, run: FlowRun) -> dict[int, ChannelMessage]:
+    """Fill the run's channels; returns all messages by sequence, pending or not."""
+    messages: dict[int, ChannelMessage] = {}
+    for rowid, channel, message_id, pending, value in connection.execute(
+        "SELECT id, channel, message_id, pending, value FROM message"
+        " WHERE id BETWEEN ? AND ? ORDER BY id",
+        row_range(run.key),
+    ):
+        message = ChannelMessage(
+            channel=channel, message_id=message_id, sequence=number_of(rowid), value=value
+        )
+        messages[message.sequence] = message
+        if pending:
+            run.channels.setdefault(channel, deque()).append(message)
+        else:
+            run.retained[message.sequence] = message
+    return messages
+
+
+def _rebuild_snapshot(
+    step: StepExecution,
+    record: Record,
+    current: Iterable[AttributeVersion],
+    replaced: _Replaced,
+    messages: dict[int, ChannelMessage],
+) -> Snapshot | None:
+    """The snapshot as it was: the versions in force at its moment, the messages it showed."""
+    stored = load_snapshot_record(record)
+    if stored is None:
+        return None
+    as_of = stored.as_of
+    selection = step.options.of(step.method).selection
+    then = AttributeTable(version for version in current if version.version <= as_of)
+    for version, until in replaced:
+        if version.version <= as_of < until:
+            then.put(version)
+    return Snapshot(
+        as_of=as_of,
+        attributes=select_attributes(then, selection),
+        channel_sizes=stored.channel_sizes,
+        messages=tuple(
+            (name, tuple(messages[sequence] for sequence in sequences))
+            for name, sequences in stored.sequences
+        ),
+        selection=selection,
+    )
+
+
+# --- history and the rest --------------------------------------------------------------------
+
+
+def read_history(
+    connection: sqlite3.Connection, run_key: int, start_event_id: int, limit: int
+) -> list[StoredEvent]:
+    first, last = row_range(run_key)
+    rows = connection.execute(
+        "SELECT id, payload FROM event WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
+        (first + max(start_event_id, 0), last, limit),
+    ).fetchall()
+    return [StoredEvent(event_id=number_of(rowid), payload=payload) for rowid, payload in rows]
+
+
+def read_last_event_id(connection: sqlite3.Connection, run_key: int) -> int:
+    row = connection.execute(
+        "SELECT max(id) FROM event WHERE id BETWEEN ? AND ?", row_range(run_key)
+    ).fetchone()
+    return 0 if row[0] is None else number_of(row[0])
+
+
+def read_values(
+    connection: sqlite3.Connection, run_key: int, versions: Iterable[int]
+) -> dict[int, bytes]:
+    values: dict[int, bytes] = {}
+    for version in set(versions):
+        row = connection.execute(
+            "SELECT value FROM attribute_value WHERE id = ?", (row_id(run_key, version),)
+        ).fetchone()
+        if row is not None:
+            values[version] = row[0]
+    return values
+
+
+def read_request(
+    connection: sqlite3.Connection, run_key: int, request_id: str
+) -> RecordedRequest | None:
+    row = connection.execute(
+        "SELECT output FROM request WHERE run = ? AND request_id = ?", (run_key, request_id)
+    ).fetchone()
+    return None if row is None else RecordedRequest(request_id=request_id, output=row[0])
+
+
+def read_index_types(connection: sqlite3.Connection) -> dict[str, IndexType]:
+    rows = connection.execute("SELECT index_key, type FROM index_type").fetchall()
+    return {key: IndexType(number) for key, number in rows}
+
+
+def read_indexed_values(connection: sqlite3.Connection, run_key: int) -> tuple[IndexedValue, ...]:
+    rows = connection.execute(
+        "SELECT index_key, type, value FROM index_entry WHERE run = ? ORDER BY index_key",
+        (run_key,),
+    ).fetchall()
+    return tuple(_indexed_value(*row) for row in rows)
+
+
+def _indexed_value(index_key: str, number: int, stored: str | int | float) -> IndexedValue:
+    index_type = IndexType(number)
+    value: str | int | float | bool | tuple[str, ...] = stored
+    if index_type is IndexType.BOOL:
+        value = bool(stored)
+    elif index_type is IndexType.KEYWORD_ARRAY:
+        value = tuple(from_text(str(stored)))
+    return IndexedValue(index_key=index_key, type=index_type, value=value)
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _float(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)

@@ -1,0 +1,221 @@
+"""From the changes of a transition to SQL statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+from dex_embedded._kernel.events import HistoryEvent
+from dex_embedded._kernel.state import FlowRun, Phase, StepExecution
+from dex_embedded._kernel.transition import (
+    AddMessage,
+    AppendEvent,
+    Change,
+    DeleteAttribute,
+    DeleteStep,
+    ForgetOldVersions,
+    InsertRun,
+    PutAttribute,
+    PutIndexEntry,
+    PutStep,
+    RecordRequest,
+    RemoveMessage,
+    UpdateRun,
+)
+from dex_embedded._kernel.values import AttributeVersion, IndexWrite
+from dex_embedded._store.group_commit import Statement
+from dex_embedded._store.records import (
+    dump_bulk,
+    dump_fixed,
+    dump_given,
+    dump_header,
+    dump_state,
+    to_text,
+)
+from dex_embedded._store.schema import row_id
+
+_BUSY_PHASES = frozenset({Phase.LOCKED_OUT, Phase.READY, Phase.HANDED_OUT})
+
+
+def statements_for(
+    run_key: int, changes: Iterable[Change], encode_event: Callable[[HistoryEvent], bytes]
+) -> list[Statement]:
+    """The statements that make the changes of one run durable, in order."""
+    statements: list[Statement] = []
+    for change in changes:
+        match change:
+            case InsertRun(run):
+                statements.extend(_insert_run(run))
+            case UpdateRun(run, bulk):
+                statements.append(_update_run(run, bulk=bulk))
+            case PutAttribute(version, replaces, retain):
+                if replaces is not None:
+                    statements.extend(_replace(run_key, replaces, version.version, retain=retain))
+                statements.extend(_insert_attribute(run_key, version))
+            case DeleteAttribute(replaces, at_version, retain):
+                statements.extend(_replace(run_key, replaces, at_version, retain=retain))
+            case ForgetOldVersions():
+                statements.append(
+                    ("DELETE FROM attribute WHERE run = ? AND until IS NOT NULL", (run_key,))
+                )
+            case AddMessage(message):
+                statements.append(
+                    (
+                        "INSERT INTO message (id, channel, message_id, pending, value)"
+                        " VALUES (?, ?, ?, 1, ?)",
+                        (
+                            row_id(run_key, message.sequence),
+                            message.channel,
+                            message.message_id,
+                            message.value,
+                        ),
+                    )
+                )
+            case RemoveMessage(sequence, retain):
+                sql = (
+                    "UPDATE message SET pending = 0 WHERE id = ?"
+                    if retain
+                    else "DELETE FROM message WHERE id = ?"
+                )
+                statements.append((sql, (row_id(run_key, sequence),)))
+            case PutStep(step, is_new, given):
+                statements.append(_put_step(run_key, step, is_new=is_new, given=given))
+            case DeleteStep(ordinal):
+                statements.append(("DELETE FROM step WHERE id = ?", (row_id(run_key, ordinal),)))
+            case PutIndexEntry(write):
+                statements.append(_put_index_entry(run_key, write))
+            case RecordRequest(request):
+                statements.append(
+                    (
+                        "INSERT OR REPLACE INTO request (run, request_id, output) VALUES (?, ?, ?)",
+                        (run_key, request.request_id, request.output),
+                    )
+                )
+            case AppendEvent(event):
+                statements.append(
+                    (
+                        "INSERT INTO event (id, payload) VALUES (?, ?)",
+                        (row_id(run_key, event.event_id), encode_event(event)),
+                    )
+                )
+            case _:
+                assert_never(change)
+    return statements
+
+
+def _insert_run(run: FlowRun) -> list[Statement]:
+    return [
+        ("UPDATE run SET current = 0 WHERE flow_id = ? AND current = 1", (run.flow_id,)),
+        (
+            "INSERT INTO run (key, flow_id, run_id, first_run_id, run_attempt, flow_type,"
+            " request_id, started_at, status, closed_at, current, busy, wake_at, header, bulk)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?)",
+            (
+                run.key,
+                run.flow_id,
+                run.run_id,
+                run.first_run_id,
+                run.run_attempt,
+                run.flow_type,
+                run.request_id,
+                run.started_at,
+                int(run.status),
+                run.closed_at,
+                is_busy(run),
+                _wake_at(run),
+                to_text(dump_header(run)),
+                to_text(dump_bulk(run)),
+            ),
+        ),
+    ]
+
+
+def _update_run(run: FlowRun, *, bulk: bool) -> Statement:
+    parameters: list[object] = [
+        int(run.status),
+        run.closed_at,
+        is_busy(run),
+        _wake_at(run),
+        to_text(dump_header(run)),
+    ]
+    assignments = "status = ?, closed_at = ?, busy = ?, wake_at = ?, header = ?"
+    if bulk:
+        assignments += ", bulk = ?"
+        parameters.append(to_text(dump_bulk(run)))
+    return f"UPDATE run SET {assignments} WHERE key = ?", (*parameters, run.key)
+
+
+def is_busy(run: FlowRun) -> bool:
+    """Whether the run has to be looked at as soon as an engine starts, not when its time comes."""
+    return any(step.phase in _BUSY_PHASES for step in run.steps.values())
+
+
+def _wake_at(run: FlowRun) -> float | None:
+    return run.wake_at if run.is_active else None
+
+
+def _insert_attribute(run_key: int, version: AttributeVersion) -> list[Statement]:
+    return [
+        (
+            "INSERT INTO attribute_value (id, value) VALUES (?, ?)",
+            (row_id(run_key, version.version), version.value),
+        ),
+        (
+            "INSERT INTO attribute (run, key, version, hard_delete) VALUES (?, ?, ?, ?)",
+            (run_key, version.key, version.version, version.hard_delete),
+        ),
+    ]
+
+
+def _replace(
+    run_key: int, replaced: AttributeVersion, until: int, *, retain: bool
+) -> list[Statement]:
+    """Take a version out of force. Its value stays for history, unless it must leave no trace."""
+    where = "WHERE run = ? AND key = ? AND version = ?"
+    key = (run_key, replaced.key, replaced.version)
+    erase = (
+        "DELETE FROM attribute_value WHERE id = ?",
+        (row_id(run_key, replaced.version),),
+    )
+    if replaced.hard_delete:
+        return [erase, (f"DELETE FROM attribute {where}", key)]
+    if retain:
+        return [(f"UPDATE attribute SET until = ? {where}", (until, *key))]
+    return [(f"DELETE FROM attribute {where}", key)]
+
+
+def _put_step(run_key: int, step: StepExecution, *, is_new: bool, given: bool) -> Statement:
+    rowid = row_id(run_key, step.ordinal)
+    state = to_text(dump_state(step))
+    if not is_new and not given:
+        return "UPDATE step SET state = ? WHERE id = ?", (state, rowid)
+    given_text = to_text(dump_given(step))
+    if not is_new:
+        return "UPDATE step SET state = ?, given = ? WHERE id = ?", (state, given_text, rowid)
+    return (
+        "INSERT INTO step (id, step_type, number, from_id, input, fixed, given, state)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            rowid,
+            step.step_type,
+            step.number,
+            step.from_id,
+            step.input,
+            to_text(dump_fixed(step)),
+            given_text,
+            state,
+        ),
+    )
+
+
+def _put_index_entry(run_key: int, write: IndexWrite) -> Statement:
+    if write.value is None:
+        return (
+            "DELETE FROM index_entry WHERE run = ? AND index_key = ?",
+            (run_key, write.index_key),
+        )
+    value = to_text(list(write.value)) if isinstance(write.value, tuple) else write.value
+    return (
+        "INSERT OR REPLACE INTO index_entry (run, index_key, type, value) VALUES (?, ?, ?, ?)",
+        (run_key, write.index_key, int(write.type), value),
+    )
