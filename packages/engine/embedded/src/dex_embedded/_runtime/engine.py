@@ -14,6 +14,7 @@ from dex_embedded._kernel.inputs import Wake
 from dex_embedded._kernel.transition import (
     Command,
     DispatchStep,
+    Limits,
     Moment,
     Transition,
     WithdrawRpc,
@@ -59,10 +60,13 @@ class Engine:
         faults: Kill points for tests.
     """
 
-    def __init__(self, store: Store, codec: Codec, clock: Clock, faults: Faults) -> None:
+    def __init__(
+        self, store: Store, codec: Codec, clock: Clock, faults: Faults, limits: Limits
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._clock = clock
         self._store = store
+        self._limits = limits
         self.faults = faults
         self._waiters = Waiters()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,6 +101,7 @@ class Engine:
         synchronous: Synchronous = "FULL",
         clock: Clock | None = None,
         faults: Faults | None = None,
+        limits: Limits | None = None,
     ) -> Engine:
         """Opens the data file in `folder`, creating both if need be.
 
@@ -113,7 +118,13 @@ class Engine:
             synchronous=synchronous,
         )
         engine.append(
-            cls(store, codec, clock or SystemClock(), faults or Faults.from_environment())
+            cls(
+                store,
+                codec,
+                clock or SystemClock(),
+                faults or Faults.from_environment(),
+                limits or _limits_from_environment(),
+            )
         )
         return engine[0]
 
@@ -212,7 +223,18 @@ class Engine:
             self._runs.apply(resident, Wake(), subject="wake")
 
     def _moment(self) -> Moment:
-        return Moment(now=self._clock.wall(), new_id=new_id, new_run_key=self._store.new_run_key)
+        return Moment(
+            now=self._clock.wall(),
+            new_id=new_id,
+            new_run_key=self._store.new_run_key,
+            limits=self._limits,
+        )
+
+
+def _limits_from_environment() -> Limits:
+    """Tests of heartbeats would take long if they kept to the smallest timeout."""
+    smallest = os.environ.get("DEX_EMBEDDED_MINIMUM_HEARTBEAT", "")
+    return Limits(minimum_heartbeat_timeout=int(smallest)) if smallest.isdigit() else Limits()
 
 
 def new_id() -> str:

@@ -1,0 +1,107 @@
+"""An engine in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+READY_WITHIN = 30.0
+
+
+class EngineProcess:
+    """A running `dex-embedded dev`.
+
+    Attributes:
+        address: Where it listens.
+        pid: Its process id.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, ready: dict[str, object]) -> None:
+        self._process = process
+        self.address = str(ready["address"])
+        self.pid = int(str(ready["pid"]))
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    async def terminate(self, within: float = 20.0) -> int:
+        """SIGTERM; returns the exit code."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(self._process.wait(), within)
+
+    async def wait_gone(self, within: float = 30.0) -> int:
+        """Waits until the process ended by itself."""
+        return await asyncio.wait_for(self._process.wait(), within)
+
+
+async def start_engine(
+    data_dir: Path, *, port: int = 0, env: Mapping[str, str] | None = None
+) -> EngineProcess:
+    """Starts an engine and waits until it is ready.
+
+    Raises:
+        RuntimeError: It ended instead; the text is what it said.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "dex_embedded",
+        "dev",
+        "--data-dir",
+        str(data_dir),
+        "--port",
+        str(port),
+        "--json",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **(env or {})},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    line = await asyncio.wait_for(process.stdout.readline(), READY_WITHIN)
+    if not line:
+        problem = (await process.stderr.read()).decode()
+        await process.wait()
+        raise RuntimeError(f"the engine did not start: {problem}")
+    # What it logs must not fill the pipe and block it.
+    drain = asyncio.create_task(_copy(process.stderr))
+    process.stderr = None
+    engine = EngineProcess(process, json.loads(line))
+    _DRAINS.add(drain)
+    drain.add_done_callback(_DRAINS.discard)
+    return engine
+
+
+_DRAINS: set[asyncio.Task[None]] = set()
+
+
+async def _copy(stream: asyncio.StreamReader) -> None:
+    while line := await stream.readline():
+        sys.stderr.write(line.decode(errors="replace"))
+
+
+@asynccontextmanager
+async def engine_process(
+    data_dir: Path, *, port: int = 0, env: Mapping[str, str] | None = None
+) -> AsyncGenerator[EngineProcess]:
+    """An engine process that is gone when the block ends."""
+    engine = await start_engine(data_dir, port=port, env=env)
+    try:
+        yield engine
+    finally:
+        await engine.kill()
