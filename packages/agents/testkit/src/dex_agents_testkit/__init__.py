@@ -27,6 +27,11 @@ if TYPE_CHECKING:
         ScriptedRunner,
         ScriptMismatchError,
     )
+    from dex_agents_testkit.scripted_worker import (
+        scripted_log,
+        scripted_session_flow,
+        scripted_worker_env,
+    )
 
 _HOMES = {
     "FailureKind": "runner_script",
@@ -42,6 +47,9 @@ _HOMES = {
     "ScriptedTurn": "runner_script",
     "load_runner_script": "runner_script",
     "parse_runner_script": "runner_script",
+    "scripted_log": "scripted_worker",
+    "scripted_session_flow": "scripted_worker",
+    "scripted_worker_env": "scripted_worker",
 }
 
 __all__ = [
@@ -58,6 +66,9 @@ __all__ = [
     "ScriptedTurn",
     "load_runner_script",
     "parse_runner_script",
+    "scripted_log",
+    "scripted_session_flow",
+    "scripted_worker_env",
 ]
 
 
