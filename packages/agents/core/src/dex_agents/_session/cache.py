@@ -61,6 +61,11 @@ class CachedSession:
             self.outputs[tool_call_id] = output
             self.size += len(output.output or "") + len(output.framework_payload or "")
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.messages, self.blocks, self.records, self.outputs = {}, {}, {}, {}
+        self.size = 0
+
     def begin_turn(self, turn_id: str) -> None:
         """Forget the calls of an earlier turn; ids may repeat in a later one."""
         if turn_id != self.turn_id:

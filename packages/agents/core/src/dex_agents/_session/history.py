@@ -26,6 +26,8 @@ from dex_agents.values import AgentToolCall, ToolCallCompleted
 MAX_LOAD_BYTES: Final = 3_000_000
 #: Stored bytes of the newest messages that a model Step always loads.
 NEWEST_BYTES: Final = 256 * 1024
+#: What a loaded entry costs besides its value: its key, in the task and in the echo of the request.
+KEY_BYTES: Final = 100
 #: Messages in one sealed block of sizes.
 BLOCK_MESSAGES: Final = 500
 #: Sizes of the newest messages that the index keeps at least: one snapshot's worth.
@@ -167,9 +169,11 @@ def newest_messages(sizes: MessageSizes, limit_bytes: int, limit_count: int) -> 
     total = 0
     for sequence in range(sizes.count, 0, -1):
         size = sizes.of(sequence)
-        if size is None or len(chosen) >= limit_count or (chosen and total + size > limit_bytes):
+        if size is None or len(chosen) >= limit_count:
             break
-        total += size
+        total += size + KEY_BYTES
+        if chosen and total > limit_bytes:
+            break
         chosen.append(sequence)
     chosen.reverse()
     return chosen
@@ -239,8 +243,8 @@ def plan_loads(
     older = [s for s in range(1, first_newest) if s not in cached.messages]
     unknown = sorted({block_of(s) for s in older if sizes.of(s) is None})
     if not unknown and for_any_worker:
-        whole = sum(sizes.of(s) or 0 for s in range(1, count + 1)) + sum(
-            e.record_bytes + e.output_bytes for e in index.tool_calls
+        whole = sum((sizes.of(s) or 0) + KEY_BYTES for s in range(1, count + 1)) + sum(
+            e.record_bytes + e.output_bytes + 2 * KEY_BYTES for e in index.tool_calls
         )
         if whole <= limit:
             return ModelLoads(
@@ -263,7 +267,7 @@ def _fill(
 ) -> ModelLoads:
     """Fill one task: the newest messages, the turn's calls, then older messages by age."""
     blocks = unknown[:MAX_BLOCKS_PER_TASK]
-    used = sum(sizes.of(s) or 0 for s in newest) + len(blocks) * BLOCK_BYTES
+    used = sum((sizes.of(s) or 0) + KEY_BYTES for s in newest) + len(blocks) * BLOCK_BYTES
     room = max(1, limit - used)
     left = 0
     chosen_records: list[str] = []
@@ -272,10 +276,10 @@ def _fill(
 
     def fits(size: int) -> bool:
         nonlocal used, left
-        if used + size > limit:
-            left += size
+        if used + size + KEY_BYTES > limit:
+            left += size + KEY_BYTES
             return False
-        used += size
+        used += size + KEY_BYTES
         return True
 
     for entry in records:

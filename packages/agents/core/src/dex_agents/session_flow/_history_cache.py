@@ -19,7 +19,7 @@ from dex_agents.persistence import (
     message_sequence_key,
 )
 from dex_agents.session_flow._runtime import SessionRuntime
-from dex_agents.session_flow._storing import stored_entry
+from dex_agents.session_flow._storing import loaded_entry, stored_entry
 from dex_agents.values import AgentMessage, AgentState, AgentToolCall
 
 
@@ -82,7 +82,24 @@ def take_in_history(
     )
 
 
+def _forget_another_past(context: Context, cached: CachedSession, count: int) -> None:
+    """Empty the cache if the newest message is another one than the worker remembers.
+
+    An engine may let a session go on from an earlier point under the same run id.
+    """
+    remembered = cached.messages.get(count)
+    if remembered is None:
+        return
+    try:
+        newest = loaded_entry(context, AGENT_MESSAGES, message_sequence_key(count))
+    except ValueMappingError as error:
+        raise _unreadable(f"message {count}", error) from None
+    if newest is not None and newest != remembered:
+        cached.clear()
+
+
 def _take_in_messages(context: Context, cached: CachedSession, count: int) -> int:
+    _forget_another_past(context, cached, count)
     missing = 0
     for sequence in range(1, count + 1):
         if sequence in cached.messages:

@@ -111,7 +111,7 @@ class AwaitUserMessage(SessionStep[None]):
     def wait_for(self, context: Context, input: None) -> Wait:
         """Tell how the last turn ended, now that it is committed, and wait for a message."""
         state = session_state(context)
-        if state.turn_count and not context.from_step_execution_id.startswith("AwaitUserMessage-"):
+        if state.turn_count:
             self._tell_turn_ended(context, state)
         return Wait.until(QUEUED_USER_MESSAGES.for_one())
 
