@@ -1,15 +1,16 @@
-"""Runs linters, the type checker and tests with what is installed in `.venv`."""
+"""Runs linters, the type checker and tests with what an environment of this repository holds."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.console import run_for_code, say
-from tools.discover import discover
+from tools.discover import CiJob, discover
 from tools.errors import ToolError
-from tools.sync import sync
+from tools.sync import sync, sync_alone
 from tools.uv import base_interpreter
 
 STEPS = ("lint", "types", "tests")
@@ -21,42 +22,53 @@ _NO_TESTS_COLLECTED = 5
 
 
 def check_package(
-    root: Path, folder: Path, steps: Sequence[str], pytest_args: Sequence[str]
+    root: Path,
+    folder: Path,
+    steps: Sequence[str],
+    pytest_args: Sequence[str],
+    *,
+    shared: bool = False,
 ) -> int:
     """Lint, type-check and test one package; return 0, or 1 where something failed.
 
+    It runs in an environment that holds this package and its dev group alone, so a dependency that
+    the package forgot to declare fails here; `shared` takes `.venv`, which holds everything.
+
     Raises:
-        ToolError: the folder is no package of this workspace.
+        ToolError: the folder is no package of this workspace, or DEXCLI names no program.
     """
-    target = _inside(root, folder)
-    sync(root)
+    job = _job_in(root, folder)
+    _check_named_engine()
+    environment = sync(root) if shared else sync_alone(root, job.name)
+    target = job.folder
     lines: dict[str, list[list[str]]] = {
         "lint": _lint(target),
-        "types": [["pyright", target]],
+        # The path of the interpreter, or pyright would look at `.venv`.
+        "types": [["pyright", "--pythonpath", str(environment / "bin/python"), target]],
         "tests": [["pytest", f"{target}/tests", *pytest_args]],
     }
-    return _run_all(root, [line for step in steps for line in lines[step]])
+    return _run_all(root, environment, [line for step in steps for line in lines[step]])
 
 
 def check_all(root: Path) -> int:
     """Lint and type-check the whole repository and run the tests about the repository itself."""
-    sync(root)
-    return _run_all(root, [*_lint("."), ["pyright"], ["pytest", "tests"]])
+    environment = sync(root)
+    return _run_all(root, environment, [*_lint("."), ["pyright"], ["pytest", "tests"]])
 
 
 def test_all(root: Path) -> int:
     """Run the tests of every discovered package, then those of the tools and the repository."""
-    sync(root)
+    environment = sync(root)
     # The scripts use the interpreter that runs this, or they would install for another one.
     env = {**os.environ, "PYTHON": str(base_interpreter())}
     failed: list[str] = []
     for job in discover(root):
         say(f"testing {job.name}")
-        if run_for_code([root / job.script, "--only", "tests"], cwd=root, env=env) != 0:
+        if run_for_code([root / job.script, "--shared", "--only", "tests"], cwd=root, env=env) != 0:
             failed.append(job.name)
     others = [name for name in ("tools/tests", "tests", "docs") if (root / name).is_dir()]
     say(f"testing {', '.join(others)}")
-    if _run_all(root, [["pytest", *others]]) != 0:
+    if _run_all(root, environment, [["pytest", *others]]) != 0:
         failed.append("the repository's own tests")
     say(f"failed: {', '.join(failed)}" if failed else "all tests passed")
     return 1 if failed else 0
@@ -64,9 +76,10 @@ def test_all(root: Path) -> int:
 
 def crash(root: Path, kills: int) -> int:
     """Run the tests that kill real processes, each about `kills` times."""
-    sync(root)
+    environment = sync(root)
     env = {**os.environ, "DEX_CRASH_KILLS": str(kills)}
-    code = _run(root, ["pytest", "-m", "crash", "--timeout", "1800", "packages"], env)
+    line = ["pytest", "-m", "crash", "--timeout", "1800", "packages"]
+    code = _run(root, environment, line, env)
     if code == _NO_TESTS_COLLECTED:
         raise ToolError("no test is marked `crash`, so nothing was killed")
     return 1 if code else 0
@@ -76,21 +89,29 @@ def _lint(target: str) -> list[list[str]]:
     return [["ruff", "check", target], ["ruff", "format", "--check", target]]
 
 
-def _inside(root: Path, folder: Path) -> str:
+def _job_in(root: Path, folder: Path) -> CiJob:
     resolved = folder.resolve()
     for job in discover(root):
         if (root / job.folder).resolve() == resolved:
-            return job.folder
+            return job
     raise ToolError(f"{folder} is no package of this workspace; `tools discover` lists them")
 
 
-def _run_all(root: Path, lines: Sequence[Sequence[str]]) -> int:
-    failed = [line for line in lines if _run(root, line) != 0]
+def _check_named_engine() -> None:
+    named = os.environ.get("DEXCLI")
+    if named and shutil.which(named) is None:
+        raise ToolError(f"DEXCLI names {named}, which is no program; correct it or unset it")
+
+
+def _run_all(root: Path, environment: Path, lines: Sequence[Sequence[str]]) -> int:
+    failed = [line for line in lines if _run(root, environment, line) != 0]
     for line in failed:
         say(f"failed: {' '.join(line)}")
     return 1 if failed else 0
 
 
-def _run(root: Path, line: Sequence[str], env: Mapping[str, str] | None = None) -> int:
+def _run(
+    root: Path, environment: Path, line: Sequence[str], env: Mapping[str, str] | None = None
+) -> int:
     say(" ".join(line))
-    return run_for_code([root / ".venv/bin" / line[0], *line[1:]], cwd=root, env=env)
+    return run_for_code([environment / "bin" / line[0], *line[1:]], cwd=root, env=env)

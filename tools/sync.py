@@ -1,11 +1,15 @@
-"""Makes `.venv/` at the root hold exactly what the lock says; does nothing when it already does."""
+"""Makes environments hold exactly what the lock says; does nothing where one already does.
+
+`.venv/` at the root holds every package and is what people and editors use. `.venvs/NAME/` holds
+one package with its dev group and nothing else, which is what its `ci.sh` checks it in.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import platform
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,46 +27,64 @@ from tools.uv import (
 from tools.wheelhouse import fill_wheelhouse
 from tools.workspace import read_members
 
-_STAMP = Path(".venv/.tools-sync")
+SHARED = Path(".venv")
+ALONE = Path(".venvs")
+
+_STAMP = ".tools-sync"
+_EVERYTHING = ("--all-packages", "--all-groups", "--all-extras")
 
 
-def sync(root: Path) -> None:
-    """Bring `.venv/` up to date with uv.lock.
+def sync(root: Path) -> Path:
+    """Bring `.venv/` up to date with uv.lock and return its folder.
 
     Raises:
         ToolError: the lock does not fit the pyprojects, names a host, or a file cannot be had.
     """
+    return _bring_up_to_date(root, SHARED, _EVERYTHING)
+
+
+def sync_alone(root: Path, name: str) -> Path:
+    """Bring the environment of one package and its dev group up to date; return its folder.
+
+    Raises:
+        ToolError: as `sync` does.
+    """
+    return _bring_up_to_date(root, ALONE / name, ("--package", name))
+
+
+def _bring_up_to_date(root: Path, environment: Path, selection: Sequence[str]) -> Path:
+    folder = root / environment
     state = state_digest(root)
-    if is_current(root, state):
-        return
+    if is_current(folder, state):
+        return folder
     with exclusive(root):
-        if is_current(root, state):
-            return
+        if is_current(folder, state):
+            return folder
         lock = root / "uv.lock"
         if not lock.exists():
             raise ToolError("uv.lock does not exist; run `python3 -m tools lock`")
         problems = problems_in(lock.read_text(encoding="utf-8"))
         if problems:
             raise ToolError("\n".join(problems))
-        install(open_toolbox(root))
-        (root / _STAMP).write_text(state, encoding="utf-8")
+        install(open_toolbox(root), environment, selection)
+        (folder / _STAMP).write_text(state, encoding="utf-8")
+    return folder
 
 
-def install(box: Toolbox) -> None:
-    """Fill the wheelhouse for the running interpreter and install all of the lock from it."""
+def install(box: Toolbox, environment: Path, selection: Sequence[str]) -> None:
+    """Fill the wheelhouse for the running interpreter and install a part of the lock from it."""
     fill_wheelhouse(box)
-    say("installing the workspace into .venv")
-    selection = ["--locked", "--all-packages", "--all-groups", "--all-extras"]
+    say(f"installing into {environment}")
     run(
-        [box.uv, "sync", "--quiet", *selection, "--python", box.interpreter],
+        [box.uv, "sync", "--quiet", "--locked", *selection, "--python", box.interpreter],
         cwd=box.root,
-        env=offline_environment(),
+        env={**offline_environment(), "UV_PROJECT_ENVIRONMENT": str(environment)},
         hint="If a pyproject changed, bring the lock up to date: `python3 -m tools lock`.",
     )
 
 
 def state_digest(root: Path) -> str:
-    """Return a digest of everything that decides what `.venv/` holds."""
+    """Return a digest of everything that decides what an environment holds."""
     files = [Path("uv.lock"), Path("pyproject.toml"), UV_REQUIREMENTS, BUILD_REQUIREMENTS]
     files += [Path(member.folder, "pyproject.toml") for member in read_members(root)]
     digest = hashlib.sha256()
@@ -76,10 +98,10 @@ def state_digest(root: Path) -> str:
     return digest.hexdigest()
 
 
-def is_current(root: Path, state: str) -> bool:
-    """Say whether the last completed sync saw this very state and its interpreter still works."""
-    stamp = root / _STAMP
-    if not stamp.exists() or not (root / ".venv/bin/python").exists():
+def is_current(folder: Path, state: str) -> bool:
+    """Say whether an environment was last synced to this state and its interpreter works."""
+    stamp = folder / _STAMP
+    if not stamp.exists() or not (folder / "bin/python").exists():
         return False
     return stamp.read_text(encoding="utf-8") == state
 

@@ -1,5 +1,6 @@
 """Checks that packages which are released together carry one version and pin each other exactly.
 
+The compatibility tables and the changelog have to say the same.
 Groups are declared in the root pyproject under `[tool.dex-agents.versions.groups]`. It needs
 `packaging`, so the commands run it inside `.venv`.
 """
@@ -13,6 +14,8 @@ from typing import Any, cast
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
+from tools.changelog import changelog_problems
+from tools.compatibility import compatibility_problems
 from tools.errors import ToolError
 from tools.workspace import Member, normalise, read_members, read_toml, table
 
@@ -25,7 +28,12 @@ def version_problems(root: Path) -> list[str]:
     Raises:
         ToolError: the workspace cannot be read or no group is declared.
     """
-    return check_versions(read_groups(root), read_members(root))
+    groups, members = read_groups(root), read_members(root)
+    return [
+        *check_versions(groups, members),
+        *compatibility_problems(root, members),
+        *changelog_problems(root, group_versions(groups, members)),
+    ]
 
 
 def read_groups(root: Path) -> Groups:
@@ -37,6 +45,16 @@ def read_groups(root: Path) -> Groups:
     return {
         name: tuple(normalise(member) for member in cast("list[Any]", members))
         for name, members in groups.items()
+    }
+
+
+def group_versions(groups: Groups, members: Sequence[Member]) -> dict[str, str]:
+    """Return the version of each group that has members: that of the first one named."""
+    versions = {member.name: member.version for member in members}
+    return {
+        group: next(versions[name] for name in names if name in versions)
+        for group, names in groups.items()
+        if any(name in versions for name in names)
     }
 
 

@@ -27,20 +27,29 @@ class Member:
         name: Distribution name, normalised.
         folder: Folder relative to the repository root, with forward slashes.
         version: Static version of its pyproject.
-        requirements: Run-time requirements, those of extras included.
+        requires_python: The Python versions it supports, as its pyproject says it.
+        dependencies: Run-time requirements.
+        extras: Further requirements of each extra.
         dev_requirements: Requirements of its dependency groups.
     """
 
     name: str
     folder: str
     version: str
-    requirements: tuple[str, ...]
+    requires_python: str
+    dependencies: tuple[str, ...]
+    extras: Mapping[str, tuple[str, ...]]
     dev_requirements: tuple[str, ...]
 
     @property
     def import_name(self) -> str:
         """Name of the package that Python imports."""
         return self.name.replace("-", "_")
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """Run-time requirements, those of extras included."""
+        return (*self.dependencies, *(text for extra in self.extras.values() for text in extra))
 
     def depends_on(self) -> frozenset[str]:
         """Normalised names of everything it requires at run time, extras included."""
@@ -110,19 +119,20 @@ def _read_member(root: Path, folder: Path) -> Member:
     path = folder / "pyproject.toml"
     data = read_toml(path)
     project = table(data, "project")
-    for key in ("name", "version"):
+    for key in ("name", "version", "requires-python"):
         if not isinstance(project.get(key), str):
             raise ToolError(f"{path} has no static project.{key}; set it")
     extras = table(project, "optional-dependencies")
     groups = table(data, "dependency-groups")
-    requirements = [*project.get("dependencies", []), *(r for e in extras.values() for r in e)]
     # A group may hold {include-group = ...} tables beside requirement strings.
     dev = [entry for group in groups.values() for entry in group if isinstance(entry, str)]
     return Member(
         name=normalise(project["name"]),
         folder=folder.relative_to(root).as_posix(),
         version=project["version"],
-        requirements=tuple(requirements),
+        requires_python=project["requires-python"],
+        dependencies=tuple(project.get("dependencies", [])),
+        extras={name: tuple(needs) for name, needs in extras.items()},
         dev_requirements=tuple(dev),
     )
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from workspace_trees import write_member, write_root
+from git_trees import commit_all, git
+from workspace_trees import write_member, write_root, write_tables
 
 
 @pytest.fixture
@@ -24,4 +25,13 @@ def workspace(tmp_path: Path) -> Path:
         dev=["adapter"],
     )
     write_member(tmp_path, "packages/engine/embedded", "engine")
+    write_tables(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def committed(workspace: Path) -> Path:
+    """The same workspace as a git repository with one commit on `main`."""
+    git(workspace, "init", "--quiet", "--initial-branch=main")
+    commit_all(workspace)
+    return workspace

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tools import checks
 from tools.cli import main
+from tools.workspace import REPOSITORY_ROOT
 
 
 class Commands:
@@ -19,8 +22,8 @@ class Commands:
         first, *rest = [str(part) for part in command]
         program = Path(first)
         shown = str(program.relative_to(cwd)) if program.is_relative_to(cwd) else first
-        line = " ".join([shown.removeprefix(".venv/bin/"), *rest])
-        self.lines.append(line)
+        line = " ".join([shown, *rest])
+        self.lines.append(line.replace(f"{cwd}/", ""))
         return next((code for part, code in self.codes.items() if part in line), 0)
 
 
@@ -28,29 +31,50 @@ class Commands:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     started = Commands()
 
-    def already_synced(root: Path) -> None:
-        assert root.exists()
+    def shared(root: Path) -> Path:
+        return root / ".venv"
+
+    def alone(root: Path, name: str) -> Path:
+        return root / ".venvs" / name
 
     monkeypatch.setattr(checks, "run_for_code", started)
-    monkeypatch.setattr(checks, "sync", already_synced)
+    monkeypatch.setattr(checks, "sync", shared)
+    monkeypatch.setattr(checks, "sync_alone", alone)
+    monkeypatch.delenv("DEXCLI", raising=False)
     return started
 
 
-def test_a_package_is_linted_typed_and_tested_alone(workspace: Path, commands: Commands) -> None:
+def test_a_package_is_linted_typed_and_tested_in_an_environment_of_its_own(
+    workspace: Path, commands: Commands
+) -> None:
     folder = str(workspace / "packages/agents/core")
     assert main(["package-ci", folder, "--", "-k", "one"], root=workspace) == 0
     assert commands.lines == [
-        "ruff check packages/agents/core",
-        "ruff format --check packages/agents/core",
-        "pyright packages/agents/core",
-        "pytest packages/agents/core/tests -k one",
+        ".venvs/core/bin/ruff check packages/agents/core",
+        ".venvs/core/bin/ruff format --check packages/agents/core",
+        ".venvs/core/bin/pyright --pythonpath .venvs/core/bin/python packages/agents/core",
+        ".venvs/core/bin/pytest packages/agents/core/tests -k one",
     ]
 
 
-def test_one_step_can_be_asked_for(workspace: Path, commands: Commands) -> None:
+def test_the_shared_environment_and_one_step_can_be_asked_for(
+    workspace: Path, commands: Commands
+) -> None:
     folder = str(workspace / "packages/agents/core")
-    assert main(["package-ci", folder, "--only", "types"], root=workspace) == 0
-    assert commands.lines == ["pyright packages/agents/core"]
+    assert main(["package-ci", folder, "--shared", "--only", "tests"], root=workspace) == 0
+    assert commands.lines == [".venv/bin/pytest packages/agents/core/tests"]
+
+
+def test_a_named_engine_that_does_not_exist_is_refused_before_anything_runs(
+    workspace: Path,
+    commands: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("DEXCLI", str(workspace / "no-such-dexcli"))
+    assert main(["package-ci", str(workspace / "packages/agents/core")], root=workspace) == 1
+    assert commands.lines == []
+    assert "no-such-dexcli, which is no program" in capsys.readouterr().err
 
 
 def test_a_failed_step_fails_the_package_and_the_later_steps_still_run(
@@ -71,16 +95,41 @@ def test_a_folder_that_is_no_package_is_refused(
     assert "is no package of this workspace" in capsys.readouterr().err
 
 
+CI_SCRIPTS = sorted(path for path in REPOSITORY_ROOT.glob("packages/*/*/ci.sh"))
+
+
+@pytest.mark.parametrize("script", CI_SCRIPTS, ids=lambda path: path.parent.name)
+def test_a_ci_script_works_from_any_folder_and_keeps_what_dexcli_means(
+    script: Path, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$PWD" "$DEXCLI" "$@"\n')
+    python.chmod(0o755)
+    for given, meant in [
+        ("bin/dexcli", f"{tmp_path}/bin/dexcli"),
+        ("dexcli", "dexcli"),
+        ("/opt/dexcli", "/opt/dexcli"),
+    ]:
+        env = {**os.environ, "PYTHON": str(python), "DEXCLI": given}
+        command = [script, "--only", "lint"]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.stdout.split() == [
+            str(REPOSITORY_ROOT),
+            meant,
+            *["-m", "tools", "package-ci", str(script.parent), "--only", "lint"],
+        ]
+
+
 def test_testing_runs_every_discovered_script_in_order_then_the_rest(
     workspace: Path, commands: Commands
 ) -> None:
     (workspace / "tests").mkdir()
     assert main(["test"], root=workspace) == 0
     assert commands.lines == [
-        "packages/engine/embedded/ci.sh --only tests",
-        "packages/agents/core/ci.sh --only tests",
-        "packages/agents/adapter/ci.sh --only tests",
-        "pytest tests",
+        "packages/engine/embedded/ci.sh --shared --only tests",
+        "packages/agents/core/ci.sh --shared --only tests",
+        "packages/agents/adapter/ci.sh --shared --only tests",
+        ".venv/bin/pytest tests",
     ]
 
 

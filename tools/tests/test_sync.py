@@ -23,18 +23,18 @@ def test_an_installed_state_is_current_until_a_pyproject_or_the_lock_changes(
     workspace: Path,
 ) -> None:
     install_stamp(workspace)
-    assert is_current(workspace, state_digest(workspace))
+    assert is_current(workspace / ".venv", state_digest(workspace))
     for name in ("packages/agents/core/pyproject.toml", "pyproject.toml", "uv.lock"):
         with (workspace / name).open("a") as file:
             file.write("# changed\n")
-        assert not is_current(workspace, state_digest(workspace))
+        assert not is_current(workspace / ".venv", state_digest(workspace))
         (workspace / ".venv/.tools-sync").write_text(state_digest(workspace))
 
 
 def test_an_environment_whose_interpreter_is_gone_is_not_current(workspace: Path) -> None:
     install_stamp(workspace)
     (workspace / ".venv/bin/python").unlink()
-    assert not is_current(workspace, state_digest(workspace))
+    assert not is_current(workspace / ".venv", state_digest(workspace))
 
 
 def test_a_moved_repository_is_not_current(workspace: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tools.compatibility import BEGIN, END, updated_readmes
+from tools.workspace import read_members
+
 GOOD_CI = "#!/usr/bin/env bash\nexit 0\n"
+GOOD_README = f"# A title\n\n{BEGIN}\n{END}\n"
 
 
 def write_root(root: Path, groups: Mapping[str, Sequence[str]]) -> None:
@@ -16,9 +21,26 @@ def write_root(root: Path, groups: Mapping[str, Sequence[str]]) -> None:
         "[tool.uv.workspace]",
         'members = ["packages/*/*"]',
         "[tool.dex-agents.versions.groups]",
-        *(f"{name} = {list(members)!r}" for name, members in groups.items()),
+        *(f"{name} = {json.dumps(list(members))}" for name, members in groups.items()),
     ]
     (root / "pyproject.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (root / "README.md").write_text(GOOD_README, encoding="utf-8")
+    (root / "CHANGELOG.md").write_text("# Changelog\n\nWhat changed.\n", encoding="utf-8")
+    for group in groups:
+        write_fragment(root, f"{group}.added.all-of-it", "Everything is new.")
+
+
+def write_fragment(root: Path, name: str, text: str) -> None:
+    """Write one changelog fragment, named without its `.md`."""
+    path = root / "changes" / f"{name}.md"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def write_tables(root: Path) -> None:
+    """Bring the compatibility table of every README up to date."""
+    for path, text in updated_readmes(root, read_members(root)).items():
+        (root / path).write_text(text, encoding="utf-8")
 
 
 def write_member(
@@ -38,13 +60,15 @@ def write_member(
         "[project]",
         f'name = "{name}"',
         f'version = "{version}"',
-        f"dependencies = {list(dependencies)!r}",
+        'requires-python = ">=3.11"',
+        f"dependencies = {json.dumps(list(dependencies))}",
         "[project.optional-dependencies]",
-        *(f"{extra} = {list(needs)!r}" for extra, needs in (extras or {}).items()),
+        *(f"{extra} = {json.dumps(list(needs))}" for extra, needs in (extras or {}).items()),
         "[dependency-groups]",
-        f"dev = {list(dev)!r}",
+        f"dev = {json.dumps(list(dev))}",
     ]
     (path / "pyproject.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (path / "README.md").write_text(GOOD_README, encoding="utf-8")
     script = path / "ci.sh"
     script.write_text(GOOD_CI, encoding="utf-8")
     script.chmod(0o755)
