@@ -8,12 +8,13 @@ call, and no tool body may run inside one; both are checked on every call.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from agents import Model, Usage
+from agents import Agent, Model, Usage
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
 from dex_agents import (
@@ -260,6 +261,40 @@ class SteppedSession:
 
 async def _no_heartbeat() -> None:
     return None
+
+
+def session_of(
+    agent: Agent[Any],
+    *,
+    models: Sequence[Model] | None = None,
+    policies: dict[str, ToolPolicy] | None = None,
+    default_effect: ToolEffect = ToolEffect.READ,
+    answer: Callable[[AgentToolCall], Answer] = lambda _record: True,
+    body_runs: Callable[[], int] = lambda: 0,
+    before_resume: Callable[[str, dict[str, AgentToolCall]], str] = lambda state, _records: state,
+    **runner_options: Any,
+) -> SteppedSession:
+    """A session of one agent; every Step gets a runner of its own."""
+    own_model = [agent.model] if isinstance(agent.model, Model) else []
+    return SteppedSession(
+        lambda: OpenAIAgentsRunner(agent, **runner_options),
+        own_model if models is None else models,
+        policies=policies or {},
+        default_effect=default_effect,
+        answer=answer,
+        body_runs=body_runs,
+        before_resume=before_resume,
+    )
+
+
+def outputs(items: Sequence[Any]) -> list[Any]:
+    """The tool outputs in a model input, in order."""
+    return [item["output"] for item in items if item.get("type") == "function_call_output"]
+
+
+def as_text(items: Sequence[Any]) -> list[str]:
+    """Items as text that does not depend on the order of keys."""
+    return [json.dumps(item, sort_keys=True) for item in items]
 
 
 def assert_every_call_has_one_output(items: Sequence[Any]) -> None:

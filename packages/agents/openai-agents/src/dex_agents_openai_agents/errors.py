@@ -108,6 +108,8 @@ def classify_model_step_error(error: Exception, call: ModelCallLog) -> Exception
             )
         case AgentDefinitionError():
             return _final(error, str(error))
+        case RecursionError() if call.has_answer:
+            return _final(error, "the model's answer is nested too deeply to be read")
         case AgentsException():
             return _final(error, _detail(str(error)) or type(error).__name__)
         case openai.APIStatusError():
