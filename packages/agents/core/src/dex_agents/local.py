@@ -7,6 +7,11 @@
 With `data_dir` the embedded engine runs inside this process; with `server_address` the same code
 uses an engine that runs elsewhere. Cache, worker and client are opened with the options a session
 needs and closed in the right order.
+
+A process that only talks to sessions, such as a web front end, needs neither the agent nor its
+framework; the name of the flow type is enough:
+
+    async with open_sessions("SupportAgent", server_address=address, serve=False) as app: ...
 """
 
 from __future__ import annotations
@@ -18,12 +23,12 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from dex import (
@@ -45,10 +50,12 @@ from dex import (
 from dex_agents.client import AgentSessionClient
 from dex_agents.codecs import agent_codecs
 from dex_agents.errors import DexAgentsError
+from dex_agents.runner import AgentTurnContext, DeferredToolExecution
 from dex_agents.session_flow import AgentSessionFlow
 
 __all__ = [
     "EmbeddedEngineMissingError",
+    "EngineFailedError",
     "EngineUnavailableError",
     "SessionApp",
     "WorkerStoppedError",
@@ -59,6 +66,9 @@ DEFAULT_CONCURRENT_TASKS: Final = 32
 DEFAULT_DRAIN_SECONDS: Final = 30.0
 DEFAULT_START_SECONDS: Final = 30.0
 CACHE_BYTES: Final = 64 * 1024 * 1024
+
+T = TypeVar("T")
+FlowOrName: TypeAlias = AgentSessionFlow | str
 
 _RETRY_SECONDS: Final = 0.25
 _LOG: Final = logging.getLogger(__name__)
@@ -93,6 +103,13 @@ class WorkerStoppedError(DexAgentsError):
     """The worker ended while the application was using it; its error is the cause."""
 
 
+class EngineFailedError(DexAgentsError):
+    """The embedded engine cannot go on, for example because the disk is full; see the cause.
+
+    Nothing that was acknowledged is lost; start again when the reason is gone.
+    """
+
+
 @dataclass(frozen=True)
 class SessionApp:
     """What `open_sessions` has opened.
@@ -121,11 +138,12 @@ class SessionApp:
             raise RuntimeError("open_sessions was called with connect=False, so it has no client")
         return self._client
 
-    def sessions(self, flow: AgentSessionFlow | None = None) -> AgentSessionClient:
+    def sessions(self, flow: FlowOrName | None = None) -> AgentSessionClient:
         """Return the client for the sessions of one flow.
 
         Args:
-            flow: One of the flows given to `open_sessions`; may be left out when there is one.
+            flow: One of the flows given to `open_sessions`, or its flow type; may be left out when
+                there is one.
 
         Raises:
             ValueError: The flow is not one of those, or several were given and none is named.
@@ -136,9 +154,11 @@ class SessionApp:
                 names = ", ".join(flow.get_flow_type() for flow in self.flows)
                 raise ValueError(f"several flows are open, so name one of them: {names}")
             (flow,) = self.flows
-        if not any(flow is known for known in self.flows):
-            raise ValueError(f"flow {flow.get_flow_type()!r} was not given to open_sessions")
-        return AgentSessionClient(self.client, flow)
+        for known in self.flows:
+            if flow is known or flow == known.get_flow_type():
+                return AgentSessionClient(self.client, known)
+        name = flow if isinstance(flow, str) else flow.get_flow_type()
+        raise ValueError(f"flow {name!r} was not given to open_sessions")
 
     async def serve_until_signal(self) -> None:
         """Return when the process gets SIGTERM or SIGINT; for programs that only serve."""
@@ -156,7 +176,7 @@ class SessionApp:
 
 @asynccontextmanager
 async def open_sessions(
-    flows: AgentSessionFlow | Iterable[AgentSessionFlow],
+    flows: FlowOrName | Iterable[FlowOrName],
     *,
     data_dir: str | os.PathLike[str] | None = None,
     server_address: str | None = None,
@@ -172,7 +192,8 @@ async def open_sessions(
     """Open everything that agent sessions need, and close it in order.
 
     Args:
-        flows: The session flow, or several with different flow types.
+        flows: The session flow, or several with different flow types. Without a worker the name of
+            the flow type is enough.
         data_dir: Folder of an embedded engine in this process; created when missing. One process
             at a time may use it.
         server_address: `host:port` of an engine that runs elsewhere. Give this or `data_dir`.
@@ -196,9 +217,11 @@ async def open_sessions(
         EmbeddedEngineMissingError: `data_dir` is given and the engine is not installed.
         EngineUnavailableError: No engine answered within `start_timeout`.
         WorkerStoppedError: The worker ended by itself while the block was running.
+        EngineFailedError: The embedded engine failed while the block was running.
     """
-    given = (flows,) if isinstance(flows, AgentSessionFlow) else tuple(flows)
-    _check_arguments(given, data_dir, server_address, serve, connect)
+    named = (flows,) if isinstance(flows, AgentSessionFlow | str) else tuple(flows)
+    _check_arguments(named, data_dir, server_address, serve, connect)
+    given = tuple(_as_flow(flow) for flow in named)
     registry = Registry(
         list(given),
         codec_registry=CodecRegistry({**agent_codecs(), **(codecs or {})}),
@@ -229,7 +252,7 @@ async def open_sessions(
 
 
 def _check_arguments(
-    flows: Sequence[AgentSessionFlow],
+    flows: Sequence[FlowOrName],
     data_dir: str | os.PathLike[str] | None,
     server_address: str | None,
     serve: bool,
@@ -243,6 +266,31 @@ def _check_arguments(
         raise ValueError("server_address is blank; expected host:port")
     if not serve and not connect:
         raise ValueError("serve and connect are both False, so there is nothing to open")
+    names = [flow for flow in flows if isinstance(flow, str)]
+    if serve and names:
+        raise ValueError(
+            f"flow {names[0]!r} is only named, so it cannot be served here; "
+            "pass the AgentSessionFlow, or serve=False"
+        )
+
+
+def _as_flow(flow: FlowOrName) -> AgentSessionFlow:
+    if isinstance(flow, AgentSessionFlow):
+        return flow
+    return AgentSessionFlow(_AbsentRunner(), flow_type=flow)
+
+
+class _AbsentRunner:
+    """Stands in for the agent where sessions are only talked to."""
+
+    def build_user_message(self, text: str) -> NoReturn:
+        raise NotImplementedError("this process does not serve sessions")
+
+    async def run_model_step(self, turn: AgentTurnContext) -> NoReturn:
+        raise NotImplementedError("this process does not serve sessions")
+
+    async def execute_deferred_tool_call(self, call: DeferredToolExecution) -> NoReturn:
+        raise NotImplementedError("this process does not serve sessions")
 
 
 @asynccontextmanager
@@ -254,7 +302,14 @@ async def _embedded_engine(data_dir: str | os.PathLike[str] | None) -> AsyncGene
             raise
         raise EmbeddedEngineMissingError from None
     async with open_engine(data_dir or ".") as engine:
-        yield engine.address
+        failing = asyncio.create_task(engine.wait_failed(), name="dex-agents engine watch")
+        try:
+            async with _stop_block_when_done(failing, _engine_failed):
+                yield engine.address
+        finally:
+            failing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await failing
 
 
 @contextmanager
@@ -315,7 +370,7 @@ async def _serve(
 ) -> AsyncGenerator[AsyncWorker]:
     worker, serving = await _start_worker(registry, cache, options, start_timeout)
     try:
-        async with _stop_block_when_done(serving):
+        async with _stop_block_when_done(serving, _worker_stopped):
             yield worker
     finally:
         await _close_worker(worker, serving)
@@ -370,15 +425,18 @@ async def _close_worker(worker: AsyncWorker, serving: asyncio.Task[None]) -> Non
     try:
         await worker.close()
     finally:
-        # A start that failed was reported to the caller already; its error must not be lost as
-        # "never retrieved" either.
-        with contextlib.suppress(Exception):
-            await serving
+        # Waited for, not awaited: its own end may look like a cancellation of this task, and a
+        # start that failed was reported to the caller already.
+        await asyncio.wait({serving})
+        if not serving.cancelled():
+            serving.exception()
 
 
 @asynccontextmanager
-async def _stop_block_when_done(serving: asyncio.Task[None]) -> AsyncGenerator[None]:
-    """Cancel the running block when the worker ends early, and raise why.
+async def _stop_block_when_done(
+    watched: asyncio.Task[T], explain: Callable[[asyncio.Task[T]], DexAgentsError]
+) -> AsyncGenerator[None]:
+    """Cancel the running block when a task ends that must outlive it, and raise why.
 
     Without this a block that waits for a session would wait for ever.
     """
@@ -387,34 +445,41 @@ async def _stop_block_when_done(serving: asyncio.Task[None]) -> AsyncGenerator[N
     cancelled_before = owner.cancelling()
     stopped = False
 
-    def on_done(_: asyncio.Task[None]) -> None:
+    def on_done(_: asyncio.Task[T]) -> None:
         nonlocal stopped
         stopped = True
         owner.cancel()
 
-    serving.add_done_callback(on_done)
+    watched.add_done_callback(on_done)
     try:
         yield
     except asyncio.CancelledError:
         if stopped and owner.uncancel() <= cancelled_before:
-            raise _worker_stopped(serving) from _error_of(serving)
+            error = explain(watched)
+            raise error from error.__cause__
         raise
     finally:
-        serving.remove_done_callback(on_done)
+        watched.remove_done_callback(on_done)
     if stopped:
         # The block ended in the same instant; take back the cancellation that is on its way.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         owner.uncancel()
-        raise _worker_stopped(serving) from _error_of(serving)
+        error = explain(watched)
+        raise error from error.__cause__
 
 
 def _worker_stopped(serving: asyncio.Task[None]) -> WorkerStoppedError:
-    error = _error_of(serving)
-    return WorkerStoppedError(
+    error = None if serving.cancelled() else serving.exception()
+    stopped = WorkerStoppedError(
         f"the worker stopped while it was in use: {error or 'it ended without an error'}"
     )
+    stopped.__cause__ = error
+    return stopped
 
 
-def _error_of(serving: asyncio.Task[None]) -> BaseException | None:
-    return None if serving.cancelled() else serving.exception()
+def _engine_failed(failing: asyncio.Task[BaseException]) -> EngineFailedError:
+    reason = failing.result()
+    failed = EngineFailedError(f"the embedded engine had to stop: {reason}")
+    failed.__cause__ = reason
+    return failed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 import grpc
@@ -110,7 +110,9 @@ def _entry(event: pb.FlowHistoryEvent, kind: str) -> StepHistoryEntry:
         final_attempt=context.final_attempt,
         step_input=step_input.string_value if step_input.HasField("string_value") else "",
         last_failure=_failure_text(_last_failure(payload, context)),
-        committed_at=event.event_time.ToDatetime() if event.HasField("event_time") else None,
+        committed_at=event.event_time.ToDatetime(tzinfo=UTC)
+        if event.HasField("event_time")
+        else None,
     )
 
 
