@@ -50,17 +50,22 @@ def check_package(
     return _run_all(root, environment, [line for step in steps for line in lines[step]])
 
 
-def check_all(root: Path) -> int:
+def check_everything(root: Path) -> int:
     """Lint and type-check the whole repository and run the tests about the repository itself."""
     environment = sync(root)
     return _run_all(root, environment, [*_lint("."), ["pyright"], ["pytest", "tests"]])
 
 
-def test_all(root: Path) -> int:
-    """Run the tests of every discovered package, then those of the tools and the repository."""
+def run_tests(root: Path, extra: Mapping[str, str] | None = None) -> int:
+    """Run the tests of every discovered package, then those of the tools and the repository.
+
+    Args:
+        root: The repository.
+        extra: Environment variables for the packages' scripts, such as `DEXCLI`.
+    """
     environment = sync(root)
     # The scripts use the interpreter that runs this, or they would install for another one.
-    env = {**os.environ, "PYTHON": str(base_interpreter())}
+    env = {**os.environ, **(extra or {}), "PYTHON": str(base_interpreter())}
     failed: list[str] = []
     for job in discover(root):
         say(f"testing {job.name}")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from tools.changed import changed_jobs, for_github
-from tools.checks import CRASH_KILLS, STEPS, check_all, check_package, crash, test_all
+from tools.checks import CRASH_KILLS, STEPS, check_everything, check_package, crash, run_tests
 from tools.commands import Commands
 from tools.discover import as_matrix, as_text, discover
 from tools.lock import lock, write_tool_requirements
@@ -87,11 +87,11 @@ def _package_ci(root: Path, parsed: argparse.Namespace) -> int:
 
 
 def _check(root: Path, _: argparse.Namespace) -> int:
-    return check_all(root)
+    return check_everything(root)
 
 
 def _test(root: Path, _: argparse.Namespace) -> int:
-    return test_all(root)
+    return run_tests(root)
 
 
 def _crash(root: Path, parsed: argparse.Namespace) -> int:

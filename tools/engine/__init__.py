@@ -1,0 +1,1 @@
+"""Finds, fetches, starts and stops the engine that a test run uses."""
