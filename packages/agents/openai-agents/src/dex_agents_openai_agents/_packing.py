@@ -76,6 +76,8 @@ def unpack(packed: str, known: Mapping[str, str]) -> dict[str, Any]:
         raw = inflater.decompress(
             base64.b64decode(packed[len(_PREFIX) :], validate=True), _MAX_UNPACKED_BYTES
         )
+        if not inflater.eof:
+            raise ValueError("cut off, or too long")
         document = json.loads(raw)
         body, table, used = document["body"], document["table"], document["known"]
     except (binascii.Error, zlib.error, ValueError, KeyError, TypeError) as error:
