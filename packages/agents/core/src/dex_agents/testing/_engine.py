@@ -136,7 +136,7 @@ class EmbeddedEngineProcess(EngineProcess):
     def _create(self, name: str, port: int, log_path: Path, env: Mapping[str, str]) -> ChildProcess:
         if importlib.util.find_spec("dex_embedded") is None:
             raise EmbeddedEngineMissingError
-        command = [sys.executable, "-m", "dex_embedded", "dev"]
+        command = [sys.executable, "-m", "dex_agents.testing._engine_child", "dev"]
         command += ["--data-dir", str(self.data_dir), "--port", str(port), "--json"]
         return ChildProcess(name, command, log_path=log_path, env=env)
 
