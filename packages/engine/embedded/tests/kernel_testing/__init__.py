@@ -66,6 +66,9 @@ COMPLETE = CloseDecision(type=CloseType.GRACEFUL_COMPLETE)
 WORKER_ERROR = Failure(kind=FailureKind.WORKER_ERROR, detail="boom", error_type="app.Boom")
 
 
+_drivers = itertools.count(1)
+
+
 class FlowDriver:
     """One run under test. Every input goes through `feed`, which checks the kernel's invariants."""
 
@@ -78,6 +81,7 @@ class FlowDriver:
         on_transition: Callable[[Transition], None] = lambda _: None,
     ) -> None:
         self.now = now
+        self._number = next(_drivers)
         self._numbers = itertools.count(1)
         self._new_run_key = new_run_key
         self._on_transition = on_transition
@@ -90,7 +94,7 @@ class FlowDriver:
     def moment(self) -> Moment:
         return Moment(
             now=self.now,
-            new_id=lambda: f"id-{next(self._numbers)}",
+            new_id=lambda: f"id-{self._number}-{next(self._numbers)}",
             new_run_key=self._new_run_key,
         )
 

@@ -112,10 +112,8 @@ def _check_version(path: Path, version: int) -> None:
 def _check_length(path: Path, header: bytes, size: int) -> None:
     """A file that is shorter than it says has lost its end; with a log beside it, SQLite has the
     rest there."""
-    log = path.with_name(path.name + "-wal")
-    with suppress(OSError):
-        if log.stat().st_size > 0:
-            return
+    if _has_log(path):
+        return
     page_size = int.from_bytes(header[16:18], "big")
     page_size = 65536 if page_size == 1 else page_size
     pages = int.from_bytes(header[28:32], "big")
@@ -129,9 +127,11 @@ def check_content(path: Path) -> None:
     Raises:
         StoreUnusableError: It cannot be used; the subclass says why.
     """
-    # Read only: closing a writing connection would move the log into the file.
+    # Read only: closing a writing connection would move the log into the file. Without a log the
+    # file is all there is, and "immutable" leaves no companions behind.
+    mode = "mode=ro" if _has_log(path) else "mode=ro&immutable=1"
     try:
-        with closing(connect_reader(path)) as connection:
+        with closing(_connect(f"{path.absolute().as_uri()}?{mode}")) as connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             _check_version(path, version)
             connection.execute("SELECT key FROM run LIMIT 1").fetchone()
@@ -145,6 +145,13 @@ def check_content(path: Path) -> None:
         raise StoreUnusableError(path, str(error)) from error
     except sqlite3.DatabaseError as error:
         raise StoreDamagedError(path, str(error)) from error
+
+
+def _has_log(path: Path) -> bool:
+    """Whether committed rows wait beside the data file."""
+    with suppress(OSError):
+        return path.with_name(path.name + "-wal").stat().st_size > 0
+    return False
 
 
 def create_file(path: Path) -> None:
@@ -182,10 +189,11 @@ def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
-            # Says at once whether the file can be written at all.
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
             version = connection.execute("PRAGMA user_version").fetchone()[0]
+            # A write, taken back: says at once whether the file can be written at all.
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(f"PRAGMA user_version = {version}")
+            connection.execute("ROLLBACK")
             if version < FORMAT_VERSION:
                 _migrate(connection, version)
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
