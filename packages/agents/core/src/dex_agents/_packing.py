@@ -56,7 +56,10 @@ def _pack(text: str) -> str:
 
 def _unpack(packed: str) -> str:
     inflater = zlib.decompressobj()
-    raw = inflater.decompress(base64.b64decode(packed, validate=True), MAX_INFLATED_BYTES)
+    try:
+        raw = inflater.decompress(base64.b64decode(packed, validate=True), MAX_INFLATED_BYTES)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"a compressed text is damaged: {error}") from error
     if not inflater.eof:
         raise ValueError("a compressed text is cut off or too long")
     return raw.decode("utf-8", "surrogatepass")

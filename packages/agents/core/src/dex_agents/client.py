@@ -78,6 +78,7 @@ UNAVAILABLE_RETRY_SECONDS: Final = 10.0
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
 _REMEMBERED_SESSIONS: Final = 1000
+_MORE_SNAPSHOT_CALLS: Final = 3
 #: Keys of messages that may have been stored since the state was read; absent ones cost nothing.
 _KEYS_AHEAD: Final = 8
 
@@ -264,8 +265,9 @@ class AgentSessionClient:
         """Look at a session: state, newest messages, questions, running tool calls and usage.
 
         At most 200 messages and 2 MB of them; long tool outputs are cut. Takes one call when the
-        session is as this client saw it last, else two. A closed session can still be looked at
-        for as long as the engine keeps it.
+        session is as this client saw it last, else two: one tells what there is, one loads it. A
+        session that moves on in between is asked again, twice at most. A closed session can still
+        be looked at for as long as the engine keeps it.
 
         Args:
             session_id: The session.
@@ -278,7 +280,9 @@ class AgentSessionClient:
         snapshot = await self._read_snapshot(session_id, count, index)
         now_count = 0 if snapshot.state is None else snapshot.state.message_count
         now_index = snapshot.index or AgentSessionIndex()
-        if not _covers(snapshot, now_count, now_index):
+        for _ in range(_MORE_SNAPSHOT_CALLS):
+            if _covers(snapshot, now_count, now_index):
+                break
             snapshot = await self._read_snapshot(session_id, now_count, now_index)
             now_count = 0 if snapshot.state is None else snapshot.state.message_count
             now_index = snapshot.index or AgentSessionIndex()

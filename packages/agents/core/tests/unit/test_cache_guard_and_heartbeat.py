@@ -1,0 +1,236 @@
+"""The worker's cache, the guard around handlers, and the heartbeat in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from dex import RetryAfterError
+
+from dex_agents import (
+    AgentMessage,
+    AgentToolCall,
+    AgentToolOutput,
+    MessageRole,
+    ToolCallStatus,
+    ToolEffect,
+)
+from dex_agents._internal_values import AgentMessageSizes
+from dex_agents._session.cache import PIN_SECONDS, SessionCache
+from dex_agents.session_flow._guard import (
+    RetryLaterError,
+    StepFailedError,
+    guarded,
+    guarded_sync,
+)
+from dex_agents.session_flow._heartbeat import keep_alive
+from dex_agents.testing import wait_until
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+def message(sequence: int, length: int = 1000) -> AgentMessage:
+    return AgentMessage(sequence, "turn-1", MessageRole.USER, "x" * length, "{}", NOW)
+
+
+def record(call_id: str) -> AgentToolCall:
+    return AgentToolCall(
+        call_id, "turn-1", "look", "{}", ToolEffect.READ, False, 0, ToolCallStatus.SUCCEEDED
+    )
+
+
+# --- cache --------------------------------------------------------------------------------------
+
+
+def test_runs_of_one_session_do_not_share_values() -> None:
+    cache = SessionCache(1_000_000)
+    cache.session("s", "run-1").add_message(message(1))
+    assert 1 in cache.session("s", "run-1").keys().messages
+    assert 1 not in cache.session("s", "run-2").keys().messages
+
+
+def test_the_least_recently_used_session_goes_first_and_the_latest_one_stays() -> None:
+    cache = SessionCache(25_000)
+    for name in ("a", "b", "c"):
+        cache.session(name, "run").add_message(message(1, 10_000))
+    cache.session("a", "run")
+    cache.trim(0.0)
+    assert not cache.peek("b", "run").messages
+    assert cache.peek("a", "run").messages
+    assert cache.peek("c", "run").messages
+    cache.session("huge", "run").add_message(message(1, 1_000_000))
+    cache.trim(0.0)
+    assert cache.peek("huge", "run").messages
+    assert "1 sessions" in repr(cache)
+
+
+def test_a_session_that_is_being_loaded_stays_until_its_pin_ends() -> None:
+    cache = SessionCache(5_000)
+    pinned = cache.session("loading", "run")
+    pinned.add_message(message(1, 10_000))
+    pinned.pinned_until = PIN_SECONDS
+    cache.session("other", "run").add_message(message(1, 10_000))
+    cache.trim(PIN_SECONDS - 1)
+    assert cache.peek("loading", "run").messages
+    cache.trim(PIN_SECONDS)
+    assert not cache.peek("loading", "run").messages
+
+
+def test_a_new_turn_forgets_the_calls_of_the_last_one_because_ids_may_repeat() -> None:
+    session = SessionCache(1_000_000).session("s", "run")
+    session.begin_turn("turn-1")
+    session.add_message(message(1))
+    before = session.size
+    session.add_record(record("c1"))
+    session.add_output("c1", AgentToolOutput("x" * 500, "{}"))
+    session.begin_turn("turn-1")
+    assert "c1" in session.keys().records
+    session.begin_turn("turn-2")
+    assert "c1" not in session.keys().records
+    assert "c1" not in session.keys().outputs
+    assert session.size == before
+
+
+def test_values_are_counted_once_and_all_forgotten_together() -> None:
+    session = SessionCache(1_000_000).session("s", "run")
+    session.add_message(message(1))
+    size = session.size
+    session.add_message(message(1))
+    assert session.size == size
+    session.add_block(0, AgentMessageSizes((1,) * 500))
+    assert session.size > size
+    session.clear()
+    assert (session.size, session.keys().blocks) == (0, {})
+
+
+# --- guard --------------------------------------------------------------------------------------
+
+
+async def run_guarded(handler: Callable[[], Awaitable[object]]) -> object:
+    return await guarded(handler)()
+
+
+async def test_an_error_leaves_with_its_type_and_text_and_without_its_causes() -> None:
+    async def handler() -> None:
+        try:
+            raise KeyError("secret \udc80 cause")
+        except KeyError:
+            raise ValueError("bad \ud83d text") from None
+
+    with pytest.raises(StepFailedError) as raised:
+        await run_guarded(handler)
+    assert str(raised.value) == "ValueError: bad \\ud83d text"
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+
+
+async def test_a_long_error_is_cut_to_what_the_engine_passes_on() -> None:
+    async def handler() -> None:
+        raise OSError("x" * 100_000)
+
+    with pytest.raises(StepFailedError) as raised:
+        await run_guarded(handler)
+    assert len(str(raised.value).encode()) <= 1000
+
+
+async def test_a_delay_reaches_the_sdk_as_its_own_frozen_error() -> None:
+    async def handler() -> None:
+        raise RetryLaterError("RateLimit: slow \ud83d", 7)
+
+    with pytest.raises(RetryAfterError) as raised:
+        await run_guarded(handler)
+    assert raised.value.after_seconds == 7
+    assert isinstance(raised.value.cause, StepFailedError)
+
+
+async def test_a_foreign_cancellation_becomes_an_error() -> None:
+    async def handler() -> None:
+        raise asyncio.CancelledError("a library gave up")
+
+    with pytest.raises(StepFailedError, match="CancelledError"):
+        await run_guarded(handler)
+
+
+async def test_a_real_cancellation_passes_through() -> None:
+    started = asyncio.Event()
+
+    async def handler() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(cast(Any, run_guarded(handler)))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_plain_handler_is_guarded_the_same_way() -> None:
+    @guarded_sync
+    def handler() -> None:
+        raise TypeError("bad \ud83d")
+
+    with pytest.raises(StepFailedError, match="TypeError"):
+        handler()
+
+
+async def test_results_pass_through_the_guards() -> None:
+    async def handler() -> int:
+        return 7
+
+    assert await run_guarded(handler) == 7
+    assert guarded_sync(lambda: 8)() == 8
+
+
+# --- heartbeat ----------------------------------------------------------------------------------
+
+
+class Beats:
+    """A context that counts heartbeats."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.count = 0
+        self.error = error
+
+    async def heartbeat(self) -> None:
+        self.count += 1
+        if self.error is not None:
+            raise self.error
+
+
+async def test_heartbeats_go_on_while_the_block_runs_and_end_with_it() -> None:
+    beats = Beats()
+    async with keep_alive(cast(Any, beats), "a tool", interval=0.001):
+        await wait_until("three beats", lambda: beats.count >= 3, interval=0.001)
+    ended = beats.count
+    await asyncio.sleep(0.02)
+    assert beats.count == ended
+    assert not [t for t in asyncio.all_tasks() if "heartbeat" in t.get_name()]
+
+
+async def test_a_heartbeat_that_fails_does_not_fail_the_block(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    beats = Beats(ValueError("the stream is gone"))
+    async with keep_alive(cast(Any, beats), "a tool", interval=0.001):
+        await wait_until("the failing beat", lambda: beats.count, interval=0.001)
+    assert "a tool" in caplog.text
+
+
+async def test_a_blocked_loop_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dex_agents.session_flow._heartbeat._LATE_SECONDS", 0.05)
+    beats = Beats()
+    with caplog.at_level(logging.WARNING, "dex_agents"):
+        async with keep_alive(cast(Any, beats), "tool 'pay'", interval=0.001):
+            await wait_until("the first beat", lambda: beats.count, interval=0.001)
+            time.sleep(0.2)  # noqa: ASYNC251 - blocking the loop is what is tested
+            seen = beats.count
+            await wait_until("a beat after it", lambda: beats.count > seen, interval=0.001)
+    assert "tool 'pay'" in caplog.text
