@@ -57,12 +57,18 @@ class StoredFlow(FlowDriver):
     """A driven flow whose transitions are staged."""
 
     def __init__(self, store: SqliteStore, start: StartFlow | None = None) -> None:
+        self.store = store
         self.tickets: list[Ticket] = []
         super().__init__(
             start or start_with(flow_id=f"flow-{next(_run_numbers)}"),
             new_run_key=store.new_run_key,
-            on_transition=lambda transition: self.tickets.append(store.stage(transition)),
+            on_transition=lambda transition: self.tickets.append(self.store.stage(transition)),
         )
+
+    def go_on_with(self, store: SqliteStore, run: FlowRun) -> None:
+        """Continue in another store, with what it has read."""
+        self.store = store
+        self.run = run
 
     async def durable(self) -> None:
         await self.tickets[-1].wait()
