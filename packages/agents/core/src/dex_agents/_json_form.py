@@ -131,12 +131,16 @@ def _pack_nested(value: object) -> object:
     return value
 
 
+_readable = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_escaped = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+
+
 def dump(data: Mapping[str, Any] | list[Any]) -> str:
     """Write compact JSON, readable where the text can be encoded at all."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = _readable(data)
     try:
         text.encode()
     except UnicodeEncodeError:
         # A lone surrogate, as models do produce: JSON can carry it only as an escape.
-        return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+        return _escaped(data)
     return text

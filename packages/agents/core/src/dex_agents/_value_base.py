@@ -79,7 +79,9 @@ class StoredValue:
 def from_mapping(kind: type[ValueT], data: Mapping[str, Any]) -> ValueT:
     """Build a value from decoded JSON of the current format; unknown keys are ignored."""
     names = _field_names(kind)
-    return kind(**{name: value for name, value in data.items() if name in names})
+    if not names.issuperset(data):
+        data = {name: value for name, value in data.items() if name in names}
+    return kind(**data)
 
 
 @cache
