@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from tools.console import capture, run, say
-from tools.errors import ToolError
 from tools.lockfile import neutral
 from tools.sync import exclusive
 from tools.uv import (
     BUILD_REQUIREMENTS,
     UV_REQUIREMENTS,
     Toolbox,
+    index_environment,
     offline_environment,
-    online_environment,
     open_toolbox,
     pinned_version,
 )
@@ -59,7 +57,7 @@ def write_tool_requirements(root: Path) -> None:
             text = capture(
                 [box.uv, "pip", "compile", "-", *options, "--no-emit-index-url"],
                 cwd=root,
-                env=_index_environment(box),
+                env=index_environment(box),
                 stdin="\n".join(requirements),
             )
             note = "# Written by `python3 -m tools lock --tools`.\n"
@@ -75,7 +73,7 @@ def _resolve(box: Toolbox, path: Path, packages: Sequence[str], *, upgrade: bool
     run(
         [box.uv, "lock", *options, "--python", box.interpreter],
         cwd=box.root,
-        env=_index_environment(box),
+        env=index_environment(box),
     )
     path.write_text(neutral(path.read_text(encoding="utf-8")), encoding="utf-8")
     fill_wheelhouse(box)
@@ -93,29 +91,3 @@ def _restore(path: Path, former: bytes | None) -> None:
         path.unlink(missing_ok=True)
     else:
         path.write_bytes(former)
-
-
-def _index_environment(box: Toolbox) -> dict[str, str]:
-    """Let uv use the index that pip is set up to use, unless the caller set uv up as well."""
-    env = online_environment()
-    for name in ("UV_DEFAULT_INDEX", "UV_INDEX"):
-        if name in os.environ:
-            env[name] = os.environ[name]
-    if "UV_DEFAULT_INDEX" not in env:
-        index = pip_index(box)
-        if index is not None:
-            env["UV_DEFAULT_INDEX"] = index
-    return env
-
-
-def pip_index(box: Toolbox) -> str | None:
-    """Return the main index in pip's settings, or None where pip uses its default."""
-    if "PIP_INDEX_URL" in os.environ:
-        return os.environ["PIP_INDEX_URL"]
-    try:
-        found = capture(
-            [box.python, "-m", "pip", "config", "get", "global.index-url"], cwd=box.root
-        )
-    except ToolError:  # pip's way of saying that nothing is set
-        return None
-    return found.strip() or None

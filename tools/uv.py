@@ -120,3 +120,32 @@ def open_toolbox(root: Path) -> Toolbox:
         raise ToolError(f"{UV_REQUIREMENTS} installs uv {' '.join(found)}, wanted {version}")
     done.write_text(str(interpreter), encoding="utf-8")
     return box
+
+
+def index_environment(box: Toolbox) -> dict[str, str]:
+    """Return the environment in which uv uses the index that pip is set up to use.
+
+    What the caller set up for uv itself comes first.
+    """
+    env = online_environment()
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX"):
+        if name in os.environ:
+            env[name] = os.environ[name]
+    if "UV_DEFAULT_INDEX" not in env:
+        index = pip_index(box)
+        if index is not None:
+            env["UV_DEFAULT_INDEX"] = index
+    return env
+
+
+def pip_index(box: Toolbox) -> str | None:
+    """Return the main index in pip's settings, or None where pip uses its default."""
+    if "PIP_INDEX_URL" in os.environ:
+        return os.environ["PIP_INDEX_URL"]
+    try:
+        found = capture(
+            [box.python, "-m", "pip", "config", "get", "global.index-url"], cwd=box.root
+        )
+    except ToolError:  # pip's way of saying that nothing is set
+        return None
+    return found.strip() or None

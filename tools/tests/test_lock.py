@@ -7,8 +7,8 @@ import pytest
 
 from tools import lock as lock_module
 from tools.errors import ToolError
-from tools.lock import lock, pip_index
-from tools.uv import Toolbox
+from tools.lock import lock
+from tools.uv import Toolbox, pip_index
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Builds every package, installs each alone outside the repository, and uses it."""
