@@ -96,7 +96,7 @@ async def test_forced_failure_carries_its_reason(world: World) -> None:
     await world.start(script)
     result = await world.result(script)
     assert result.status is FlowStatus.FAILED
-    assert result.error_type is FlowErrorType.STEP_DECISION_FAILING_FLOW
+    assert result.error_type is FlowErrorType.STEP_DECISION_FAILED
     assert result.error_message == "out of stock"
 
 

@@ -262,7 +262,7 @@ async def test_exhausted_attempts_fail_the_flow_with_the_workers_words(world: Wo
     await world.start(script)
     result = await world.result(script)
     assert result.status is FlowStatus.FAILED
-    assert result.error_type is FlowErrorType.WORKER_API_FAIL
+    assert result.error_type is FlowErrorType.WORKER_API_FAILED
     assert "the pump is dry" in (result.error_message or "")
     assert len(script.calls_of("Alpha")) == 2
 
@@ -311,7 +311,7 @@ async def test_a_flow_that_fails_by_timeout_says_so(world: World) -> None:
     script.execute["Alpha"] = alpha
     await world.start(script)
     result = await world.result(script)
-    assert result.error_type is FlowErrorType.WORKER_API_FAIL
+    assert result.error_type is FlowErrorType.WORKER_API_FAILED
     assert "timeout" in (result.error_message or "").lower()
 
 
@@ -348,8 +348,10 @@ async def test_the_next_attempt_gets_the_last_heartbeat_value(world: World) -> N
     seen: list[tuple[bool, object]] = []
 
     async def alpha(context: AsyncContext, given: str) -> StepDecision:
-        value = context.get_last_heartbeat_value(int) if context.has_last_heartbeat_value else None
-        seen.append((context.has_last_heartbeat_value, value))
+        value = (
+            context.get_last_heartbeat_value(int) if context.has_last_heartbeat_value() else None
+        )
+        seen.append((context.has_last_heartbeat_value(), value))
         if context.attempt == 1:
             await context.heartbeat(41)
             await context.heartbeat(42)

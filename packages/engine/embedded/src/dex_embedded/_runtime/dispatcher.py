@@ -15,27 +15,24 @@ from dex_embedded._runtime.clock import Clock
 from dex_embedded._runtime.timer import CallLater, Timer
 from dex_embedded._runtime.worker_streams import (
     CancelTask,
-    Capacity,
     Offer,
     OutgoingFrame,
     Phase,
-    Registered,
-    StreamPool,
     TaskClass,
     Worker,
     WorkerStream,
     WorkerTask,
 )
+from dex_embedded._runtime.worker_table import WorkerTable
 
 STICKY_WAIT: Final = 1.0
-"""How long a task waits for the busy worker that served its flow last."""
+"""How long a task waits for the busy worker that served its flow last, in seconds."""
+STEADY_WAIT: Final = 1.0
+"""How long a single-attempt task waits for a stream that cannot be retired, in seconds."""
 LONG_TASK: Final = 0.05
-"""A task of a type that runs longer than this on average gets an extra stream."""
-SETTLE: Final = 0.01
-SETTLE_SURPLUS: Final = 0.05
-"""How long a stream must have been idle before a task goes out on it that cannot go out again: the
-second holds where the worker is about to retire one of its streams."""
-QUIET: Final = 0.1
+"""A task of a type that takes longer than this on average gets a stream of its own, in seconds."""
+READ_WITHIN: Final = 0.01
+"""A worker has read a frame after this long; until then it may count the stream as idle."""
 FRESH: Final = 0.02
 """A stream idle for less than this may decline because the worker is still tidying up."""
 MAXIMUM_SKIPS: Final = 64
@@ -47,22 +44,22 @@ class Dispatcher:
 
     Args:
         hand_out: Called with each new offer. It must end in `sent` being set on the offer and the
-            frame being passed to the stream, or in `hand_back`.
+            frame being passed to the stream, or in the offer being given up.
         clock: Measures idleness and task durations.
         call_later: Runs a function after a delay in seconds.
+
+    Attributes:
+        tasks_offered: Offers made so far.
+        table: The connected workers.
     """
 
     def __init__(
-        self,
-        hand_out: Callable[[Offer], None],
-        clock: Clock,
-        call_later: CallLater,
+        self, hand_out: Callable[[Offer], None], clock: Clock, call_later: CallLater
     ) -> None:
         self._hand_out = hand_out
         self._clock = clock
         self._call_later = call_later
-        self._workers: dict[str, Worker] = {}
-        self._workers_by_flow_type: dict[str, dict[Worker, None]] = {}
+        self.table = WorkerTable(clock)
         self._backlog: dict[TaskClass, dict[str, dict[WorkerTask, None]]] = {
             TaskClass.RPC: {},
             TaskClass.STEP: {},
@@ -71,7 +68,6 @@ class Dispatcher:
         self._wake: tuple[float, Timer] | None = None
         self._matching = False
         self._closed = False
-        self.streams_opened = 0
         self.tasks_offered = 0
 
     # --- streams ---------------------------------------------------------------------------------
@@ -85,20 +81,7 @@ class Dispatcher:
         close: Callable[[], None],
     ) -> WorkerStream:
         """Takes in a stream whose `register` was acceptable."""
-        self.streams_opened += 1
-        worker = self._workers.get(worker_id)
-        if worker is None or worker.flow_types != flow_types:
-            worker = worker or Worker(worker_id, flow_types)
-            worker.flow_types = flow_types
-            self._workers[worker_id] = worker
-            for flow_type in flow_types:
-                self._workers_by_flow_type.setdefault(flow_type, {})[worker] = None
-        now = self._clock.monotonic()
-        pool = worker.pools.setdefault(queue, StreamPool())
-        stream = WorkerStream(worker, queue, send, close, idle_since=now, last_frame_at=now)
-        pool.spares[stream] = None
-        pool.stream_opened(now, QUIET)
-        self._acknowledge(pool)
+        stream = self.table.open_stream(worker_id, queue, flow_types, send, close)
         self._match()
         return stream
 
@@ -114,24 +97,7 @@ class Dispatcher:
         """
         if stream.phase is Phase.CLOSED:
             return None
-        pool = stream.pool
-        offer = self._detach_offer(stream)
-        if retired and stream.phase in (Phase.IDLE, Phase.OFFERED):
-            pool.idle_stream_retired()
-        stream.phase = Phase.CLOSED
-        pool.spares.pop(stream, None)
-        pool.acknowledged.pop(stream, None)
-        worker = stream.worker
-        worker.idle.pop(stream, None)
-        if not worker.has_streams():
-            del self._workers[worker.worker_id]
-            for flow_type in worker.flow_types:
-                known = self._workers_by_flow_type[flow_type]
-                known.pop(worker, None)
-                if not known:
-                    del self._workers_by_flow_type[flow_type]
-        else:
-            self._acknowledge(pool)
+        offer = self.table.close_stream(stream, retired=retired)
         self._match()
         return None if offer is None or offer.gave_up else offer
 
@@ -141,44 +107,39 @@ class Dispatcher:
         Returns:
             The offer it answers, or `None` if nothing was out or the engine had given it up.
         """
-        offer = self._detach_offer(stream)
+        offer = self.table.detach(stream)
         if offer is None:
             return None
-        now = self._clock.monotonic()
-        key = (offer.task.flow_type, offer.task.profile)
-        took = now - offer.offered_at
         if not offer.gave_up:
-            average = self._average.get(key, took)
-            self._average[key] = average + AVERAGE_WEIGHT * (took - average)
-        capacity = stream.worker.capacity[offer.task.task_class]
+            self._learn_duration(offer)
         if offer.probe:
-            capacity.probe_succeeded()
-        self._set_idle(stream, now)
-        self._acknowledge(stream.pool)
+            stream.worker.capacity[offer.task.task_class].probe_succeeded()
+        self.table.set_idle(stream)
+        self.table.acknowledge(stream.pool)
         self._match()
         return None if offer.gave_up else offer
 
     def declined(self, stream: WorkerStream) -> Offer | None:
-        """The worker has no capacity for the offer: it goes back to the front of its backlog."""
-        offer = self._detach_offer(stream)
+        """The worker has no capacity for the offer. The caller hands its task back."""
+        offer = self.table.detach(stream)
         if offer is None:
             return None
-        now = self._clock.monotonic()
         worker = stream.worker
         if offer.idle_before >= FRESH or offer.probe:
+            now = self._clock.monotonic()
             worker.capacity[offer.task.task_class].declined(worker.busy, now)
-        self._set_idle(stream, now)
+        self.table.set_idle(stream)
         return None if offer.gave_up else offer
 
     def name_unknown(self, stream: WorkerStream) -> Offer | None:
-        """The worker did not register the name: it is not asked for it again."""
-        offer = self._detach_offer(stream)
+        """The worker did not register the name, so it is not asked for it again."""
+        offer = self.table.detach(stream)
         if offer is None:
             return None
         task = offer.task
         stream.worker.unknown_names.add((task.flow_type, task.task_class, task.name))
         task.unknown_to.add(stream.worker.worker_id)
-        self._set_idle(stream, self._clock.monotonic())
+        self.table.set_idle(stream)
         return None if offer.gave_up else offer
 
     def give_up(self, offer: Offer) -> None:
@@ -194,8 +155,8 @@ class Dispatcher:
             stream.phase = Phase.ABANDONED
             stream.send(CancelTask(offer.task_id))
         else:
-            self._detach_offer(stream)
-            self._set_idle(stream, self._clock.monotonic())
+            self.table.detach(stream)
+            self.table.set_idle(stream)
             self._match()
 
     # --- tasks -----------------------------------------------------------------------------------
@@ -218,8 +179,7 @@ class Dispatcher:
     def withdraw(self, task: WorkerTask) -> None:
         """Takes a task back, wherever it is: waiting, offered, or running."""
         task.withdrawn = True
-        waiting = self._backlog[task.task_class].get(task.flow_type)
-        if waiting is not None and task in waiting:
+        if task in self._backlog[task.task_class].get(task.flow_type, ()):
             self._remove(task)
         if task.offer is not None:
             self.give_up(task.offer)
@@ -231,21 +191,6 @@ class Dispatcher:
             self._wake[1].cancel()
             self._wake = None
 
-    def streams(self) -> list[WorkerStream]:
-        """All open streams."""
-        return [
-            stream
-            for worker in self._workers.values()
-            for pool in worker.pools.values()
-            for stream in (*pool.acknowledged, *pool.spares)
-        ]
-
-    def has_worker_for(self, flow_type: str) -> bool:
-        return flow_type in self._workers_by_flow_type
-
-    def backlog_size(self) -> int:
-        return sum(len(w) for kind in self._backlog.values() for w in kind.values())
-
     # --- matching --------------------------------------------------------------------------------
 
     def _match(self) -> None:
@@ -253,98 +198,83 @@ class Dispatcher:
             return
         self._matching = True
         try:
-            offers = self._collect_offers()
+            offers = [
+                offer
+                for by_flow_type in self._backlog.values()
+                for flow_type in list(by_flow_type)
+                for offer in self._make_offers(by_flow_type[flow_type])
+            ]
         finally:
             self._matching = False
         for offer in offers:
             if not offer.gave_up:
                 self._hand_out(offer)
 
-    def _collect_offers(self) -> list[Offer]:
-        now = self._clock.monotonic()
+    def _make_offers(self, waiting: dict[WorkerTask, None]) -> list[Offer]:
+        """Offers for the tasks of one class and flow type, as far as there are streams."""
         offers: list[Offer] = []
-        for task_class, by_flow_type in self._backlog.items():
-            for flow_type in list(by_flow_type):
-                workers = self._workers_by_flow_type.get(flow_type)
-                if workers is None:
-                    continue
-                placed: list[tuple[WorkerTask, WorkerStream]] = []
-                skipped = 0
-                for task in by_flow_type[flow_type]:
-                    candidates = [w for w in workers if self._can_take(w, task_class, now)]
-                    if not candidates:
-                        break
-                    stream = self._choose(task, workers, candidates, now)
-                    if stream is None:
-                        skipped += 1
-                        if skipped > MAXIMUM_SKIPS:
-                            break
-                        continue
-                    placed.append((task, stream))
-                    self._take(stream, task, now)
-                for task, stream in placed:
-                    self._remove(task)
-                    if stream.reserved:
-                        continue
-                    offer = task.offer
-                    assert offer is not None
-                    offers.append(offer)
+        skipped = 0
+        for task in waiting:
+            workers = self.table.serving(task.flow_type)
+            able = [worker for worker in workers if self._has_capacity(worker, task.task_class)]
+            if not able:
+                break
+            stream = self._choose(task, workers, able)
+            if stream is not None:
+                offers.append(self._make_offer(stream, task))
+                continue
+            skipped += 1
+            if skipped > MAXIMUM_SKIPS:
+                break
+        for offer in offers:
+            self._remove(offer.task)
         return offers
 
-    def _can_take(self, worker: Worker, task_class: TaskClass, now: float) -> bool:
-        capacity: Capacity = worker.capacity[task_class]
-        if not capacity.may_offer(worker.busy, now):
-            self._wake_at(capacity.probe_at)
+    def _has_capacity(self, worker: Worker, task_class: TaskClass) -> bool:
+        if not any(pool.idle for pool in worker.pools.values()):
             return False
-        return bool(worker.idle)
+        capacity = worker.capacity[task_class]
+        if capacity.may_offer(worker.busy, self._clock.monotonic()):
+            return True
+        self._wake_at(capacity.probe_at)
+        return False
 
     def _choose(
-        self, task: WorkerTask, workers: dict[Worker, None], candidates: list[Worker], now: float
+        self, task: WorkerTask, workers: dict[Worker, None], able: list[Worker]
     ) -> WorkerStream | None:
-        sticky = self._workers.get(task.sticky_worker)
-        if sticky is not None and sticky in workers and sticky.knows(task):
-            if sticky in candidates:
-                return next(iter(sticky.idle))
-            if len(workers) > 1 and now - task.queued_at < STICKY_WAIT:
-                self._wake_at(task.queued_at + STICKY_WAIT)
-                return None
-        able = [worker for worker in candidates if worker.knows(task)]
-        if not able:
-            return None
-        worker = min(able, key=lambda candidate: candidate.busy)
-        return next(iter(worker.idle))
-
-    def _take(self, stream: WorkerStream, task: WorkerTask, now: float) -> None:
-        """Makes an offer, or reserves the stream until a single-attempt task may go out on it."""
-        worker = stream.worker
-        del worker.idle[stream]
-        if task.single_attempt:
-            needed = SETTLE if stream.pool.surplus <= 0 else SETTLE_SURPLUS
-            left = stream.idle_since + needed - now
-            if left > 0:
-                stream.reserved = True
-                self._call_later(left, lambda: self._offer_reserved(stream, task))
-                return
-        self._make_offer(stream, task, now)
-
-    def _offer_reserved(self, stream: WorkerStream, task: WorkerTask) -> None:
-        stream.reserved = False
-        if self._closed:
-            return
+        """A stream for the task now, or `None`; then a wake-up is set if waiting may help."""
         now = self._clock.monotonic()
-        if stream.phase is not Phase.IDLE:
-            if not task.withdrawn:
-                self.hand_back(task)
-            return
-        if task.withdrawn:
-            stream.worker.idle[stream] = None
-            self._match()
-            return
-        self._hand_out(self._make_offer(stream, task, now))
+        sticky = self.table.worker(task.sticky_worker)
+        if sticky is not None and sticky in workers and sticky.knows(task):
+            stream = self._stream_of(sticky, task) if sticky in able else None
+            if stream is not None:
+                return stream
+            if now - task.queued_at < STICKY_WAIT:
+                if len(workers) > 1:
+                    self._wake_at(task.queued_at + STICKY_WAIT)
+                return None
+        for worker in sorted(able, key=lambda worker: worker.busy):
+            stream = self._stream_of(worker, task) if worker.knows(task) else None
+            if stream is not None:
+                return stream
+        return None
 
-    def _make_offer(self, stream: WorkerStream, task: WorkerTask, now: float) -> Offer:
+    def _stream_of(self, worker: Worker, task: WorkerTask) -> WorkerStream | None:
+        if not task.single_attempt:
+            stream = self.table.idle_stream(worker)
+            if stream is None:
+                # The steady pool may open up when the worker has settled in.
+                self._wake_at(self._clock.monotonic() + LONG_TASK)
+            return stream
+        waited = self._clock.monotonic() - task.queued_at
+        stream, look_again = self.table.settled_stream(worker, anywhere=waited >= STEADY_WAIT)
+        if stream is None:
+            self._wake_at(look_again)
+        return stream
+
+    def _make_offer(self, stream: WorkerStream, task: WorkerTask) -> Offer:
+        now = self._clock.monotonic()
         worker = stream.worker
-        pool = stream.pool
         capacity = worker.capacity[task.task_class]
         offer = Offer(
             task,
@@ -355,84 +285,37 @@ class Dispatcher:
             probe=capacity.limit is not None and worker.busy >= capacity.limit,
         )
         if offer.probe:
-            # One probe at a time: the next may go when this one has been answered or time is up.
+            # One probe at a time: the next goes when this one has been answered or time is up.
             capacity.probe_at = now + max(capacity.pause, 0.05)
-        stream.phase = Phase.OFFERED
-        stream.offer = offer
+        self.table.attach(stream, offer)
         task.offer = offer
-        worker.busy += 1
-        pool.last_busy_at = now
         self.tasks_offered += 1
-        expected = self._average.get((task.flow_type, task.profile), LONG_TASK)
-        # A moment for the worker to read the task: until then it would count the stream as idle.
-        delay = SETTLE if expected >= LONG_TASK else LONG_TASK
-        if expected >= LONG_TASK and not worker.idle:
-            self._count_running_as_long(pool)
-            if not offer.counted_long:
-                self._count_long(offer)
+        if not self._is_long(task):
+            self._call_later(LONG_TASK, lambda: self._still_running(offer))
+        elif stream.pool.idle:
+            self._call_later(READ_WITHIN, lambda: self._still_running(offer))
         else:
-            self._call_later(delay, lambda: self._still_running(offer))
+            # With no idle stream left the worker has none to retire.
+            for busy in tuple(stream.pool.acknowledged):
+                if busy.offer is not None and self._is_long(busy.offer.task):
+                    self.table.count_long(busy.offer)
         return offer
 
     def _still_running(self, offer: Offer) -> None:
-        if offer.stream.offer is offer and not offer.counted_long:
-            self._count_long(offer)
+        if offer.stream.offer is offer:
+            self.table.count_long(offer)
             self._match()
 
-    def _count_running_as_long(self, pool: StreamPool) -> None:
-        for stream in tuple(pool.acknowledged):
-            offer = stream.offer
-            if offer is None or offer.counted_long:
-                continue
-            task = offer.task
-            if self._average.get((task.flow_type, task.profile), LONG_TASK) >= LONG_TASK:
-                self._count_long(offer)
+    def _is_long(self, task: WorkerTask) -> bool:
+        return self._average.get((task.flow_type, task.profile), LONG_TASK) >= LONG_TASK
 
-    def _count_long(self, offer: Offer) -> None:
-        offer.counted_long = True
-        pool = offer.stream.pool
-        pool.long_running += 1
-        self._acknowledge(pool)
+    def _learn_duration(self, offer: Offer) -> None:
+        key = (offer.task.flow_type, offer.task.profile)
+        took = self._clock.monotonic() - offer.offered_at
+        average = self._average.get(key, took)
+        self._average[key] = average + AVERAGE_WEIGHT * (took - average)
 
     # --- bookkeeping -----------------------------------------------------------------------------
-
-    def _acknowledge(self, pool: StreamPool) -> None:
-        """Acknowledges spares until the pool has as many short-lived or idle streams as it should.
-
-        A stream that is acknowledged here is idle from now on, so a single-attempt task does not
-        meet it at once.
-        """
-        if self._closed:
-            return
-        now = self._clock.monotonic()
-        while pool.spares and pool.surplus < 0:
-            stream = next(iter(pool.spares))
-            del pool.spares[stream]
-            pool.acknowledged[stream] = None
-            stream.phase = Phase.IDLE
-            stream.idle_since = now
-            stream.worker.idle[stream] = None
-            stream.send(Registered())
-
-    def _detach_offer(self, stream: WorkerStream) -> Offer | None:
-        offer = stream.offer
-        if offer is None:
-            return None
-        pool = stream.pool
-        stream.offer = None
-        stream.worker.busy -= 1
-        pool.last_busy_at = self._clock.monotonic()
-        if offer.counted_long:
-            offer.counted_long = False
-            pool.long_running -= 1
-        if offer.task.offer is offer:
-            offer.task.offer = None
-        return offer
-
-    def _set_idle(self, stream: WorkerStream, now: float) -> None:
-        stream.phase = Phase.IDLE
-        stream.idle_since = now
-        stream.worker.idle[stream] = None
 
     def _remove(self, task: WorkerTask) -> None:
         by_flow_type = self._backlog[task.task_class]

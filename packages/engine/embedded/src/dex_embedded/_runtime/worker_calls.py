@@ -98,7 +98,7 @@ class WorkerCalls:
     def check_idle_streams(self) -> None:
         """Pings streams that have been silent, and closes those that stay so."""
         now = self._clock.monotonic()
-        for stream in self._dispatcher.streams():
+        for stream in self._dispatcher.table.streams():
             silence = now - stream.last_frame_at
             if stream.phase is not Phase.IDLE or silence < PING_EVERY:
                 continue
@@ -111,11 +111,11 @@ class WorkerCalls:
 
     def ask_to_reconnect(self, reason: str) -> None:
         """Asks every worker to finish what runs on its streams and to open new ones later."""
-        for stream in self._dispatcher.streams():
+        for stream in self._dispatcher.table.streams():
             stream.send(Reconnect(reason))
 
     def close_streams(self) -> None:
-        for stream in self._dispatcher.streams():
+        for stream in self._dispatcher.table.streams():
             stream.close()
 
     async def drained(self, timeout: float) -> None:
@@ -129,7 +129,7 @@ class WorkerCalls:
     def _tell_if_drained(self) -> None:
         if self._no_task_left is None:
             return
-        if all(stream.offer is None for stream in self._dispatcher.streams()):
+        if all(stream.offer is None for stream in self._dispatcher.table.streams()):
             self._no_task_left.set()
 
     # --- frames of a task ------------------------------------------------------------------------

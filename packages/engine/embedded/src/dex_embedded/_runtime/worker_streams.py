@@ -12,7 +12,10 @@ A stream is acknowledged late on purpose. The worker opens a replacement for eve
 retires an idle one as soon as it holds more *acknowledged* idle streams than it was told to. So if
 every stream were acknowledged at once, each task would cost one opened and one retired stream.
 Instead a pool acknowledges as many as the worker keeps idle, and holds the rest as spares until
-running tasks turn out to be long. Only speed depends on this, never a result.
+running tasks turn out to be long. How fast things go depends on this, and no result does.
+
+One pool of each worker, that of its own queue, never acknowledges more than that. So its streams
+are never retired, and a task that must not be lost without an answer goes out there.
 """
 
 from __future__ import annotations
@@ -83,7 +86,6 @@ class WorkerTask:
         single_attempt: True if a lost task may not be handed out again.
         sticky_worker: The worker that served this flow last, or empty.
         reference: The engine's own handle on what the task is for.
-        on_handed_back: Called when the task returns to the backlog without having been run.
     """
 
     flow_type: str
@@ -94,7 +96,6 @@ class WorkerTask:
     single_attempt: bool = False
     sticky_worker: str = ""
     queued_at: float = 0.0
-    unanswered_offers: int = 0
     unknown_to: set[str] = field(default_factory=set[str])
     offer: Offer | None = None
     withdrawn: bool = False
@@ -122,8 +123,7 @@ class Offer:
 class WorkerStream:
     """One open stream. `send` puts a frame in the stream's outgoing line; it never blocks."""
 
-    worker: Worker
-    queue: str
+    pool: StreamPool
     send: Callable[[OutgoingFrame], None]
     close: Callable[[], None]
     phase: Phase = Phase.SPARE
@@ -131,47 +131,56 @@ class WorkerStream:
     last_frame_at: float = 0.0
     pinged_at: float = 0.0
     offer: Offer | None = None
-    reserved: bool = False
-    """Held for a single-attempt task until it has been idle for long enough."""
 
     @property
-    def pool(self) -> StreamPool:
-        return self.worker.pools[self.queue]
+    def worker(self) -> Worker:
+        return self.pool.worker
+
+    @property
+    def queue(self) -> str:
+        return self.pool.queue
 
 
 @dataclass(eq=False, slots=True)
 class StreamPool:
-    """The streams of one worker on one queue.
+    """The streams of one worker on one queue."""
 
-    `target` is how many idle streams the worker keeps there. It never says so, so it is learned: a
-    worker opens exactly that many while nothing runs, and retires one as soon as one too many was
-    acknowledged.
-    """
-
+    worker: Worker
+    queue: str
     spares: dict[WorkerStream, None] = field(default_factory=dict["WorkerStream", None])
     acknowledged: dict[WorkerStream, None] = field(default_factory=dict["WorkerStream", None])
+    idle: dict[WorkerStream, None] = field(default_factory=dict["WorkerStream", None])
+    """Acknowledged streams without a task, the longest idle first."""
     long_running: int = 0
-    target: int = 1
-    last_busy_at: float = float("-inf")
+    was_used: bool = False
 
     @property
-    def surplus(self) -> int:
-        """Acknowledged streams beyond what the worker keeps: it will retire that many."""
-        return len(self.acknowledged) - self.long_running - self.target
+    def is_steady(self) -> bool:
+        """Whether the pool never acknowledges more streams than the worker keeps idle."""
+        return self.queue == self.worker.worker_id
 
-    def busy(self) -> int:
-        return sum(stream.offer is not None for stream in self.acknowledged)
+    @property
+    def missing(self) -> int:
+        """How many spares should be acknowledged now."""
+        running_long = 0 if self.is_steady else self.long_running
+        return self.worker.kept_idle - (len(self.acknowledged) - running_long)
 
-    def stream_opened(self, now: float, quiet_after: float) -> None:
-        """Learns from an opening: with nothing running, all open streams are idle ones."""
-        if now - self.last_busy_at >= quiet_after and not self.busy():
-            open_streams = len(self.spares) + len(self.acknowledged)
-            self.target = min(max(self.target, open_streams), MAXIMUM_ACKNOWLEDGED)
+    @property
+    def may_retire(self) -> bool:
+        """Whether the worker may be about to retire one of these streams."""
+        return len(self.acknowledged) > self.worker.kept_idle
 
-    def idle_stream_retired(self) -> None:
-        """Learns from the retirement of a stream: one too many was acknowledged."""
+    def stream_opened(self) -> None:
+        """Learns from an opening: before the first task, all open streams are idle ones."""
+        if not self.was_used:
+            count = len(self.spares) + len(self.acknowledged)
+            self.worker.kept_idle = min(max(self.worker.kept_idle, count), MAXIMUM_ACKNOWLEDGED)
+
+    def stream_retired(self) -> None:
+        """Learns from a retirement: more were acknowledged than the worker keeps."""
         if not self.long_running:
-            self.target = max(1, min(self.target, len(self.acknowledged) - 1))
+            fewer = len(self.acknowledged) - 1
+            self.worker.kept_idle = max(1, min(self.worker.kept_idle, fewer))
 
 
 @dataclass(eq=False, slots=True)
@@ -198,13 +207,17 @@ class Capacity:
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """One worker process, known by the id it chose."""
+    """One worker process, known by the id it chose.
+
+    `kept_idle` is how many idle streams the worker keeps per queue. It never says so; it is learned
+    from what it opens before it has anything to do, and corrected when it retires a stream.
+    """
 
     worker_id: str
     flow_types: frozenset[str]
+    born_at: float
+    kept_idle: int = 1
     pools: dict[str, StreamPool] = field(default_factory=dict[str, StreamPool])
-    idle: dict[WorkerStream, None] = field(default_factory=dict["WorkerStream", None])
-    """Streams a task may go out on, the longest idle first."""
     unknown_names: set[tuple[str, TaskClass, str]] = field(
         default_factory=set[tuple[str, TaskClass, str]]
     )

@@ -1,0 +1,146 @@
+"""Stopping flows and waiting for them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from dex import (
+    AsyncContext,
+    DexServiceError,
+    FlowErrorType,
+    FlowNotActiveOrNotFoundError,
+    FlowNotFoundError,
+    FlowStatus,
+    LongPollTimeoutError,
+    StepDecision,
+    StepExecutionId,
+    StopFlowOptions,
+    StopType,
+    TimeTravelOptions,
+    TimeTravelType,
+    WaitForStepCompletionOptions,
+    go_to,
+    graceful_complete,
+)
+from engine_testing.probe import Script, Waiter
+from engine_testing.world import World, until
+
+behaviour = pytest.mark.behaviour
+
+
+class Endless:
+    """A flow whose first Step runs until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.script = Script(execute={"Start": self._start})
+
+    async def _start(self, context: AsyncContext, given: str) -> StepDecision:
+        self.running.set()
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return graceful_complete("late")
+
+
+@behaviour("stop.types")
+@pytest.mark.parametrize(
+    ("stop_type", "status", "error_type"),
+    [
+        (StopType.CANCEL, FlowStatus.CANCELED, None),
+        (StopType.TERMINATE, FlowStatus.TERMINATED, None),
+        (StopType.FAIL, FlowStatus.FAILED, FlowErrorType.CLIENT_API_FAILED),
+    ],
+)
+async def test_a_stop_closes_the_flow_and_cancels_what_runs(
+    world: World, stop_type: StopType, status: FlowStatus, error_type: FlowErrorType | None
+) -> None:
+    endless = Endless()
+    flow_id = endless.script.flow_id
+    await world.start(endless.script)
+    await endless.running.wait()
+    await world.client.stop_flow(flow_id, StopFlowOptions(type=stop_type, reason="enough"))
+    result = await world.result(endless.script)
+    assert (result.status, result.error_type) == (status, error_type)
+    if stop_type is StopType.FAIL:
+        assert result.error_message == "enough"
+    await asyncio.wait_for(endless.cancelled.wait(), 10)
+    with pytest.raises(FlowNotActiveOrNotFoundError):
+        await world.client.stop_flow(flow_id)
+    assert (await world.client.describe_flow(flow_id)).status is status
+
+
+@behaviour("stop.waiting-flow")
+async def test_a_stop_ends_a_wait(world: World) -> None:
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        return go_to(Waiter, given)
+
+    script = Script(execute={"Start": start})
+    await world.start(script)
+    await until(lambda: script.calls_of("Waiter", "wait_for"))
+    await world.client.stop_flow(script.flow_id)
+    assert (await world.result(script)).status is FlowStatus.CANCELED
+    assert not script.calls_of("Waiter")
+
+
+@behaviour("waits.flow")
+async def test_a_wait_for_a_flow_times_out_while_it_runs_and_knows_unknown_ones(
+    world: World,
+) -> None:
+    endless = Endless()
+    await world.start(endless.script)
+    with pytest.raises(LongPollTimeoutError):
+        await world.result(endless.script, seconds=1)
+    waiting = asyncio.create_task(world.result(endless.script))
+    await endless.running.wait()
+    await world.client.stop_flow(endless.script.flow_id)
+    assert (await waiting).status is FlowStatus.CANCELED
+    with pytest.raises(FlowNotFoundError):
+        await world.client.wait_for_flow("no-such-flow", timeout=timedelta(seconds=1))
+
+
+@behaviour("waits.step-completion")
+async def test_a_wait_for_a_step_ends_when_that_execution_is_over(world: World) -> None:
+    release = asyncio.Event()
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        await release.wait()
+        return go_to(Waiter, "")
+
+    script = Script(execute={"Start": start})
+    await world.start(script)
+    options = WaitForStepCompletionOptions(request_timeout=timedelta(seconds=20))
+    first = asyncio.create_task(
+        world.client.wait_for_step_completion(script.flow_id, StepExecutionId("Start"), options)
+    )
+    hopeless = asyncio.create_task(
+        world.client.wait_for_step_completion(script.flow_id, StepExecutionId("Alpha", 3), options)
+    )
+    await until(lambda: script.calls_of("Start"))
+    assert not first.done()
+    release.set()
+    await first
+    await world.client.stop_flow(script.flow_id)
+    with pytest.raises(FlowNotActiveOrNotFoundError):
+        await hopeless
+
+
+@behaviour("server.health")
+async def test_the_server_is_healthy(world: World) -> None:
+    assert await world.client.health_check()
+
+
+@behaviour("server.refusals")
+async def test_a_call_that_is_not_served_is_refused_by_name(world: World) -> None:
+    script = Script()
+    await world.start(script)
+    await world.result(script)
+    with pytest.raises(DexServiceError) as refusal:
+        await world.client.time_travel(script.flow_id, TimeTravelOptions(TimeTravelType.BEGINNING))
+    if refusal.value.code.name == "UNIMPLEMENTED":
+        assert "ResetFlow" in refusal.value.detail
