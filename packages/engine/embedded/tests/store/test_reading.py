@@ -161,7 +161,7 @@ async def test_a_snapshot_comes_back_although_everything_it_shows_has_changed(
     start = start_with(
         flow_id="f",
         options=options(load=load),
-        attributes={"a": b"1", "b": b"1", "m/x": b"1", "m/y": b"1", "n/1": b"1", "n/2": b"1"},
+        attributes={"b": b"1", "m/x": b"1", "m/y": b"1", "n/1": b"1", "n/2": b"1", "a": b"1"},
     )
     async with opened(tmp_path) as store:
         flow = StoredFlow(store, start)
