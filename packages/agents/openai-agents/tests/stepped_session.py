@@ -132,6 +132,7 @@ class SteppedSession:
             calls_before = self._model_calls()
             bodies_before = self.body_runs()
             turn.model_steps += 1
+            events = self._writer(turn_id)
             try:
                 outcome = await self.make_runner().run_model_step(
                     AgentTurnContext(
@@ -141,7 +142,7 @@ class SteppedSession:
                         messages=tuple(self.messages),
                         framework_run_state=state,
                         tool_calls=dict(records),
-                        events=self._writer(turn_id),
+                        events=events,
                         heartbeat=_no_heartbeat,
                         tool_policies=self.policies,
                         default_tool_effect=self.default_effect,
@@ -154,9 +155,9 @@ class SteppedSession:
                     self._store(turn_id, [self.make_runner().build_user_message(note)])
                 return turn
             finally:
+                events.close()
                 assert self._model_calls() - calls_before <= 1, "one model call per model Step"
                 assert self.body_runs() == bodies_before, "no tool body in a model Step"
-            await asyncio.sleep(0)
             turn.usage += outcome.usage
             turn.kinds.append(type(outcome).__name__)
             if isinstance(outcome, TurnCompleted):

@@ -1,0 +1,129 @@
+"""Each internal of the framework that this package reads, so that a change is seen at once."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import pytest
+from agents import Agent, FunctionTool, RunContextWrapper, Runner, RunState, function_tool, handoff
+from agents.tool import default_tool_error_function
+from pydantic import BaseModel
+from stepped_session import call, response, says, script
+
+from dex_agents_openai_agents import _sdk_internals as sdk
+
+
+class Value(BaseModel):
+    value: int
+
+
+@function_tool(needs_approval=True)
+def ping() -> str:
+    """Answer."""
+    return "pong"
+
+
+def test_the_installed_framework_is_the_line_this_package_was_written_for() -> None:
+    version = importlib.metadata.version("openai-agents")
+    assert version.startswith(f"{sdk.SDK_LINE}.")
+
+
+def test_a_handoff_knows_its_target_and_can_be_pointed_elsewhere() -> None:
+    first, second = Agent(name="1"), Agent(name="2")
+    made = handoff(first)
+    assert sdk.handoff_target(made) is first
+    sdk.set_handoff_target(made, second)
+    assert sdk.handoff_target(made) is second
+
+
+def test_an_agent_tool_knows_its_agent() -> None:
+    agent = Agent(name="1")
+    assert sdk.nested_agent(agent.as_tool("x", "y")) is agent
+    assert sdk.nested_agent(ping) is None
+
+
+def test_a_typed_tool_has_an_adapter() -> None:
+    def make() -> Value:
+        """Make."""
+        return Value(value=1)
+
+    adapter = sdk.output_adapter(function_tool(make, output_type=Value))
+    assert adapter is not None
+    assert adapter.validate_json('{"value": 1}') == Value(value=1)
+    assert sdk.output_adapter(ping) is None
+
+
+def test_only_the_applications_own_failure_text_counts_as_such() -> None:
+    def text(_context: Any, _error: Exception) -> str:
+        return "x"
+
+    def body() -> str:
+        """Fail."""
+        return ""
+
+    assert sdk.custom_failure_formatter(function_tool(body)) is None
+    assert sdk.custom_failure_formatter(function_tool(body, failure_error_function=None)) is None
+    assert sdk.custom_failure_formatter(function_tool(body, failure_error_function=text)) is text
+    nested = Agent(name="1").as_tool("x", "y")
+    assert sdk.custom_failure_formatter(nested) is default_tool_error_function
+
+
+async def test_without_a_formatter_a_tool_raises() -> None:
+    @function_tool
+    def fail() -> str:
+        """Fail."""
+        raise ValueError("boom")
+
+    assert isinstance(sdk.without_failure_formatter(fail), FunctionTool)
+    model = script(response(call("fail", "c1")))
+    with pytest.raises(Exception, match="boom"):
+        await Runner.run(Agent(name="A", model=model, tools=[fail]), "go")
+
+
+async def test_the_approval_rule_of_a_tool_can_be_asked() -> None:
+    async def rule(_context: Any, arguments: dict[str, Any], _call_id: str) -> bool:
+        return arguments["x"] > 1
+
+    def body(x: int) -> str:
+        """Do."""
+        return ""
+
+    tool = function_tool(body, needs_approval=rule)
+    context = RunContextWrapper[Any](None)
+    assert not await sdk.needs_approval(tool, context, '{"x": 1}', "c")
+    assert await sdk.needs_approval(tool, context, '{"x": 2}', "c")
+    assert await sdk.needs_approval(tool, context, "{", "c")
+
+
+async def test_the_parts_of_a_run_state_that_are_cut_out_and_read() -> None:
+    model = script(response(call("ping", "c1")), response(says("done")))
+    agent = Agent[Any](name="A", model=model, tools=[ping])
+    stopped = await Runner.run(agent, [{"role": "user", "content": "go"}], context={"a": 1})
+    state = stopped.to_state().to_json()
+    assert sdk.can_read_state(state)
+    assert not sdk.can_read_state({**state, sdk.STATE_SCHEMA: "99.0"})
+    assert not sdk.needs_another_model_call(state)
+    assert state[sdk.STATE_ORIGINAL_INPUT] == [{"role": "user", "content": "go"}]
+    assert state[sdk.STATE_CONTEXT][sdk.STATE_CONTEXT_VALUE] == {"a": 1}
+    assert sdk.STATE_CONTEXT_META in state[sdk.STATE_CONTEXT]
+    assert state[sdk.STATE_CURRENT_TURN] == 1
+    context = RunContextWrapper[Any](None)
+    restored = await RunState.from_json(agent, state, context_override=context)
+    [pending] = restored.get_interruptions()
+    # The context given at restoring is the one that decisions and usage go to.
+    context.approve_tool(pending)
+    resumed = await Runner.run(agent, restored)
+    assert resumed.final_output == "done"
+    assert resumed.context_wrapper is context
+
+
+async def test_a_run_stopped_after_a_handoff_tells_that_it_goes_on() -> None:
+    model = script(response(call("transfer_to_b", "h1")), response(says("done")))
+    agent = Agent(name="a", model=model, handoffs=[Agent(name="b", model=model)])
+    result = Runner.run_streamed(agent, "go")
+    async for event in result.stream_events():
+        if event.type == "raw_response_event":
+            result.cancel(mode="after_turn")
+    assert sdk.needs_another_model_call(result.to_state().to_json())
+    assert len(model.calls) == 1
