@@ -4,7 +4,7 @@ ARGS ?=
 tools = $(PYTHON) -m tools
 
 .DEFAULT_GOAL := help
-.PHONY: help sync demo test check format crash lock
+.PHONY: help sync demo test check format smoke crash soak lock
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +24,14 @@ check: ## lint, types and the repository's own rules
 format: sync ## rewrite the code in the one format
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
 
+smoke: ## build every package, install each alone elsewhere, use it
+	@$(tools) smoke $(ARGS)
+
 crash: ## kill real processes hundreds of times; options as ARGS="--kills 50"
 	@$(tools) crash $(ARGS)
+
+soak: ## run what takes long on purpose; options as ARGS="--minutes 5"
+	@$(tools) soak $(ARGS)
 
 lock: ## resolve dependencies and write uv.lock
 	@$(tools) lock $(ARGS)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tools.cli import parser
 from tools.discover import discover
 from tools.lockfile import problems_in
 from tools.rules.imports import ARROWS, import_problems
 from tools.rules.tracked import content_problems, tracked_files
+from tools.rules.workflows import takes, weaknesses, workflow_problems
 from tools.versions import version_problems
 from tools.workspace import Member, read_members, read_toml, table
 
@@ -43,6 +45,14 @@ def test_every_member_has_an_executable_ci_script() -> None:
 
 def test_versions_and_pins_agree() -> None:
     assert version_problems(ROOT) == []
+
+
+def test_workflows_run_only_what_also_runs_elsewhere() -> None:
+    assert workflow_problems(ROOT, takes(parser().parse_args)) == []
+
+
+def test_workflows_have_no_known_weakness() -> None:
+    assert weaknesses(ROOT) == ""
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=by_name)

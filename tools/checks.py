@@ -15,8 +15,12 @@ from tools.uv import base_interpreter
 
 STEPS = ("lint", "types", "tests")
 
-# How many kills `make crash` asks of each crash test unless told otherwise.
+# How many kills `make crash` asks of each test, and how many minutes `make soak` gives each,
+# unless told otherwise.
 CRASH_KILLS = 200
+SOAK_MINUTES = 30
+
+LONG_TEST_SECONDS = 3 * 60 * 60
 
 _NO_TESTS_COLLECTED = 5
 
@@ -79,14 +83,24 @@ def run_tests(root: Path, extra: Mapping[str, str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def crash(root: Path, kills: int) -> int:
-    """Run the tests that kill real processes, each about `kills` times."""
+def long_tests(root: Path, mark: str, setting: str, value: int) -> int:
+    """Run the tests of the packages that carry a mark, which `run_tests` leaves out.
+
+    Args:
+        root: The repository.
+        mark: `crash` or `soak`.
+        setting: Environment variable that tells the tests how much to do.
+        value: Its value.
+
+    Raises:
+        ToolError: no test carries the mark.
+    """
     environment = sync(root)
-    env = {**os.environ, "DEX_CRASH_KILLS": str(kills)}
-    line = ["pytest", "-m", "crash", "--timeout", "1800", "packages"]
+    env = {**os.environ, setting: str(value)}
+    line = ["pytest", "-m", mark, "--timeout", str(LONG_TEST_SECONDS), "packages"]
     code = _run(root, environment, line, env)
     if code == _NO_TESTS_COLLECTED:
-        raise ToolError("no test is marked `crash`, so nothing was killed")
+        raise ToolError(f"no test is marked `{mark}`, so nothing ran")
     return 1 if code else 0
 
 

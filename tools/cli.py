@@ -7,21 +7,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools import version_commands, workspace_commands
+from tools import release_commands, version_commands, workspace_commands
 from tools.commands import Command, Commands
 from tools.engine import commands as engine_commands
 from tools.errors import ToolError
 from tools.smoke import commands as smoke_commands
 from tools.workspace import REPOSITORY_ROOT
 
-AREAS = (workspace_commands, version_commands, engine_commands, smoke_commands)
+AREAS = (workspace_commands, version_commands, engine_commands, smoke_commands, release_commands)
 
 
 def main(arguments: Sequence[str] | None = None, *, root: Path = REPOSITORY_ROOT) -> int:
     """Run one command and return the process's exit code: 0, or 1 where something is wrong."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     split = given.index("--") if "--" in given else len(given)
-    parsed = _parser().parse_args(given[:split])
+    parsed = parser().parse_args(given[:split])
     parsed.given = given
     parsed.after_dashes = given[split + 1 :]
     command: Command = parsed.run_command
@@ -34,9 +34,10 @@ def main(arguments: Sequence[str] | None = None, *, root: Path = REPOSITORY_ROOT
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python3 -m tools", description="Keep this repository.")
-    commands = Commands(parser)
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    made = argparse.ArgumentParser(prog="python3 -m tools", description="Keep this repository.")
+    commands = Commands(made)
     for area in AREAS:
         area.add_to(commands)
-    return parser
+    return made

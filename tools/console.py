@@ -54,7 +54,7 @@ def capture(
     """Run a program and return what it wrote to stdout.
 
     Raises:
-        ToolError: the program is missing or failed; the message carries its stderr.
+        ToolError: the program is missing or failed; the message carries all it wrote.
     """
     try:
         done = subprocess.run(
@@ -68,7 +68,8 @@ def capture(
     except FileNotFoundError as error:
         raise ToolError(_failed(command, "the program does not exist", hint)) from error
     if done.returncode != 0:
-        reason = f"exit code {done.returncode}\n{done.stderr.strip()}"
+        output = "\n".join(part for part in (done.stderr.strip(), done.stdout.strip()) if part)
+        reason = f"exit code {done.returncode}\n{output}"
         raise ToolError(_failed(command, reason, hint))
     return done.stdout
 

@@ -6,7 +6,15 @@ import argparse
 from pathlib import Path
 
 from tools.changed import changed_jobs, for_github
-from tools.checks import CRASH_KILLS, STEPS, check_everything, check_package, crash, run_tests
+from tools.checks import (
+    CRASH_KILLS,
+    SOAK_MINUTES,
+    STEPS,
+    check_everything,
+    check_package,
+    long_tests,
+    run_tests,
+)
 from tools.commands import Commands
 from tools.discover import as_matrix, as_text, discover
 from tools.lock import lock, write_tool_requirements
@@ -50,6 +58,9 @@ def add_to(commands: Commands) -> None:
     added.add_argument(
         "--kills", type=_positive, default=CRASH_KILLS, help="kills asked of each test"
     )
+
+    added = commands.add("soak", _soak, "run the tests that take long on purpose")
+    added.add_argument("--minutes", type=_positive, default=SOAK_MINUTES, help="time for each test")
 
 
 def _positive(text: str) -> int:
@@ -95,4 +106,8 @@ def _test(root: Path, _: argparse.Namespace) -> int:
 
 
 def _crash(root: Path, parsed: argparse.Namespace) -> int:
-    return crash(root, parsed.kills)
+    return long_tests(root, "crash", "DEX_CRASH_KILLS", parsed.kills)
+
+
+def _soak(root: Path, parsed: argparse.Namespace) -> int:
+    return long_tests(root, "soak", "DEX_SOAK_MINUTES", parsed.minutes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,9 @@ def add_to(commands: Commands) -> None:
         "--dependencies", action="append", choices=list(RESOLUTIONS), help="both when left out"
     )
     added.add_argument("--package", action="append", metavar="NAME", help="all when left out")
-    added.add_argument("--dist", type=Path, help="check these files instead of building new ones")
+    added.add_argument(
+        "--dist", type=Path, help="files to check; what is missing among them is built"
+    )
 
 
 def _smoke(root: Path, parsed: argparse.Namespace) -> int:
@@ -43,10 +46,13 @@ def _smoke(root: Path, parsed: argparse.Namespace) -> int:
     if unknown:
         raise ToolError(f"{', '.join(unknown)}: no package of this workspace")
     with tempfile.TemporaryDirectory(prefix="dex-dist-") as temporary:
-        dist = parsed.dist.resolve() if parsed.dist else Path(temporary).resolve()
-        if parsed.dist is None:
-            say("building")
-            build(root, members, dist)
+        dist = Path(temporary).resolve()
+        given = list(parsed.dist.iterdir()) if parsed.dist else []
+        for path in given:
+            shutil.copy(path, dist)
+        missing = [m for m in members if not any(has(p, m) for p in given)]
+        say(f"{len(given)} files are given, building {len(missing)} packages")
+        build(root, missing, dist)
         check_contents(root, [member for member in members if member.name in names], dist)
         resolutions: list[str] = parsed.dependencies or list(RESOLUTIONS)
         trials = [
@@ -55,6 +61,11 @@ def _smoke(root: Path, parsed: argparse.Namespace) -> int:
             if trial.member.name in names
         ]
         return _run_all(root, trials)
+
+
+def has(path: Path, member: Member) -> bool:
+    """Say whether a file is a wheel or an sdist of a package, of whatever version."""
+    return path.name.startswith(f"{member.import_name}-")
 
 
 def check_contents(root: Path, members: Sequence[Member], dist: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-_AUTHOR = {
+AUTHOR = {
     "GIT_AUTHOR_NAME": "A Tester",
     "GIT_AUTHOR_EMAIL": "tester@host.example",
     "GIT_COMMITTER_NAME": "A Tester",
@@ -18,7 +18,7 @@ _AUTHOR = {
 
 def git(root: Path, *arguments: str) -> None:
     """Run git at `root`."""
-    subprocess.run(["git", *arguments], cwd=root, env={**os.environ, **_AUTHOR}, check=True)
+    subprocess.run(["git", *arguments], cwd=root, env={**os.environ, **AUTHOR}, check=True)
 
 
 def commit_all(root: Path) -> None:

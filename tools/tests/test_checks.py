@@ -143,12 +143,13 @@ def test_one_failed_package_fails_the_whole_and_is_named(
     assert "failed: core\n" in capsys.readouterr().err
 
 
-def test_a_crash_run_that_finds_no_test_fails(
-    workspace: Path, commands: Commands, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("line", [["crash", "--kills", "3"], ["soak", "--minutes", "1"]])
+def test_a_long_run_that_finds_no_test_fails(
+    workspace: Path, commands: Commands, capsys: pytest.CaptureFixture[str], line: list[str]
 ) -> None:
-    commands.codes["pytest -m crash"] = 5
-    assert main(["crash", "--kills", "3"], root=workspace) == 1
-    assert "nothing was killed" in capsys.readouterr().err
+    commands.codes[f"pytest -m {line[0]}"] = 5
+    assert main(line, root=workspace) == 1
+    assert f"no test is marked `{line[0]}`, so nothing ran" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kills", ["0", "-1", "many"])

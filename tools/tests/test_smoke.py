@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tools.smoke.pythons import SUPPORTED, Interpreter, find_pythons
 from tools.smoke.requirements import requirements_of
 from tools.smoke.trial import PROGRAMS, Trial
 from tools.uv import Toolbox
-from tools.workspace import REPOSITORY_ROOT, read_members, read_toml
+from tools.workspace import REPOSITORY_ROOT, Member, read_members, read_toml
 
 PYTHON = Interpreter("3.11.9", Path("python3.11"), "on PATH")
 
@@ -82,8 +83,8 @@ def test_own_packages_come_from_files_and_their_requirements_stand_beside_them(
     ]
 
 
-def build_nothing(workspace: Path, dist: Path) -> None:
-    for member in read_members(workspace):
+def build_nothing(members: Sequence[Member], dist: Path) -> None:
+    for member in members:
         (dist / f"{member.import_name}-0.1.0-py3-none-any.whl").touch()
         (dist / f"{member.import_name}-0.1.0.tar.gz").touch()
 
@@ -91,7 +92,7 @@ def build_nothing(workspace: Path, dist: Path) -> None:
 def test_each_wheel_is_tried_everywhere_and_each_sdist_once(
     workspace: Path, tmp_path: Path
 ) -> None:
-    build_nothing(workspace, tmp_path)
+    build_nothing(read_members(workspace), tmp_path)
     pythons = [PYTHON, Interpreter("3.13.1", Path("python3.13"), "on PATH")]
     trials = list(plan_trials(read_members(workspace), tmp_path, pythons, ["newest", "lowest"]))
     names = [str(trial) for trial in trials]
@@ -115,8 +116,8 @@ def trials(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             raise ToolError("it does not import")
         return "it works"
 
-    def built(root: Path, _: object, target: Path) -> None:
-        build_nothing(root, target)
+    def built(root: Path, members: Sequence[Member], target: Path) -> None:
+        build_nothing(members, target)
 
     monkeypatch.setattr(commands, "sync", synced)
     monkeypatch.setattr(commands, "inside", lambda _: True)
@@ -142,14 +143,17 @@ def test_one_failed_trial_fails_the_command_and_the_others_still_run(
 
 
 def test_one_package_can_be_tried_with_given_files(
-    workspace: Path, tmp_path: Path, trials: list[str]
+    workspace: Path, tmp_path: Path, trials: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     dist = tmp_path / "dist"
     dist.mkdir()
-    build_nothing(workspace, dist)
+    build_nothing([m for m in read_members(workspace) if m.name == "adapter"], dist)
     line = ["smoke", "--package", "adapter", "--dist", str(dist), "--dependencies", "lowest"]
     assert main(line, root=workspace) == 0
     assert len(trials) == 2
+    # What was given is not built again, and nothing is added to it.
+    assert "2 files are given, building 2 packages" in capsys.readouterr().err
+    assert len(list(dist.iterdir())) == 2
 
 
 def test_a_version_that_is_not_there_and_a_package_that_does_not_exist_are_refused(
