@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepped_session import assert_every_call_has_one_output
-from support_run import (
+from openai_run import (
     DONE,
     FIND,
     NOTE_AND_REFUND,
@@ -13,6 +12,7 @@ from support_run import (
     TO_BILLING,
     worker_in_this_process,
 )
+from stepped_session import assert_every_call_has_one_output
 
 
 async def test_a_turn_over_tools_a_handoff_and_an_approval(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support_run import DONE, FIND, NOTE_AND_REFUND, TO_BILLING, worker_processes
+from openai_run import DONE, FIND, NOTE_AND_REFUND, TO_BILLING, worker_processes
 
 from dex_agents import ToolCallStatus
 from dex_agents.testing import FileGate

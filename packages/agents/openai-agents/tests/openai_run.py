@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from support_worker import build_flow
+from openai_worker import build_flow
 
 from dex_agents import AgentEventType, AgentSessionClient, AgentSnapshot
 from dex_agents.local import open_sessions
@@ -146,7 +146,7 @@ async def worker_processes(folder: Path, *turns: Mapping[str, Any]) -> AsyncGene
         AgentTestStack(
             folder / "stack",
             [build_flow(folder, model.base_url)],
-            "support_worker",
+            "openai_worker",
             worker_cwd=TESTS,
             worker_env={"SUPPORT_STATE_DIR": str(folder), "SUPPORT_MODEL_URL": model.base_url},
         ) as stack,
