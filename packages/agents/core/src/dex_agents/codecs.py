@@ -2,7 +2,8 @@
 
 Pass them to the Registry: `Registry([flow], CodecRegistry(agent_codecs()), ...)`. A Registry
 without them works too, but it can neither compress long items nor read values of older releases,
-and it is several times slower.
+and it is several times slower. The sizes by which a session's history is loaded in parts are those
+of the explicit codecs, so use them for sessions that grow beyond a few megabytes.
 """
 
 from __future__ import annotations

@@ -59,6 +59,25 @@ async def test_a_message_id_that_was_sent_before_is_dropped_and_answered_true(
     assert snapshot.messages[0].message_id == "a/b %~"
 
 
+async def test_an_id_is_forgotten_once_enough_later_turns_have_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dex_agents._session.ids.REMEMBERED_TURNS", 3)
+    async with running_session(tmp_path, FunctionRunner()) as session:
+        client, session_id = session.client, session.session_id
+        await client.start_session(session_id, "one", message_id="first")
+        for turn, message_id in ((2, "second"), (3, "third")):
+            await client.send_user_message(session_id, message_id, message_id=message_id)
+            await session.turn_ended(turn)
+        assert await client.send_user_message(session_id, "again", message_id="first")
+        await client.send_user_message(session_id, "fourth", message_id="fourth")
+        snapshot = await session.turn_ended(4)
+        assert [m.text for m in snapshot.messages][::2] == ["one", "second", "third", "fourth"]
+        await client.send_user_message(session_id, "one again", message_id="first")
+        snapshot = await session.turn_ended(5)
+        assert snapshot.messages[-2].text == "one again"
+
+
 async def test_a_repeated_start_succeeds_and_another_start_is_refused(tmp_path: Path) -> None:
     runner = FunctionRunner()
     async with running_session(tmp_path, runner) as session:

@@ -405,6 +405,31 @@ async def test_a_failed_turn_leaves_a_note_about_the_calls_that_ran(tmp_path: Pa
     )
 
 
+async def test_a_note_that_cannot_be_built_does_not_block_the_session(tmp_path: Path) -> None:
+    def model(turn: AgentTurnContext) -> AgentTurnOutcome:
+        if turn.turn_id == "turn-2":
+            return echo(turn)
+        if turn.is_resuming:
+            raise TurnFailedError("no more")
+        return ask(tool_call("c1"))
+
+    def build(text: str) -> FrameworkMessage:
+        if text.startswith("[Dex]"):
+            raise RuntimeError("cannot build this")
+        return user_message(text)
+
+    async with running_session(tmp_path, FunctionRunner(model, build=build)) as session:
+        await session.start("go")
+        snapshot = await session.turn_ended(1)
+        assert snapshot.state is not None
+        assert snapshot.state.last_turn_error == (
+            "TurnFailedError: no more "
+            "(and no note could be stored: RuntimeError: cannot build this)"
+        )
+        await session.send("next")
+        assert (await session.turn_ended(2)).messages[-1].text == "echo next"
+
+
 async def test_a_message_that_cannot_be_built_does_not_block_the_session(tmp_path: Path) -> None:
     def build(text: str) -> FrameworkMessage:
         if text == "broken":

@@ -237,14 +237,22 @@ def test_the_note_lists_the_calls_in_model_order() -> None:
     )
 
 
-def test_a_note_stays_short_enough_to_be_stored_whatever_the_calls_held() -> None:
+@pytest.mark.parametrize("calls", [1, 7, 200, 1000])
+def test_a_note_stays_short_enough_to_be_stored_whatever_the_calls_held(calls: int) -> None:
     huge = replace(
-        CALL, status=ToolCallStatus.SUCCEEDED, arguments="a" * 900_000, output="o" * 900_000
+        CALL,
+        status=ToolCallStatus.OUTCOME_UNKNOWN,
+        tool_name="n" * 5000,
+        arguments="a" * 900_000,
+        error="e" * 8000,
     )
-    note = build_bounded_note([huge] * 100, missing=3)
+    note = build_bounded_note([huge] * calls, missing=3)
     assert note is not None
     assert len(note) < 2 * MAX_NOTE_CHARACTERS
-    assert "3 further tool calls" in note
+    assert f"{3 + max(0, calls - 200)} further tool calls" in note
     assert note.startswith("[Dex] The previous turn failed")
+
+
+def test_there_is_no_note_when_no_call_ran() -> None:
     assert build_bounded_note([]) is None
     assert build_bounded_note([], missing=1) is not None

@@ -28,6 +28,7 @@ from dex_agents import (
     TurnContinues,
     TurnFailedError,
 )
+from dex_agents._json_form import encoded_bytes
 from dex_agents._session.turns import (
     MAX_RUN_STATE_BYTES,
     MAX_TOOL_CALLS,
@@ -65,8 +66,10 @@ def test_a_turn_starts_with_the_next_number_and_stores_the_user_message() -> Non
     state = AgentState(AgentStatus.WAITING_FOR_USER_MESSAGE, 2, 7, None, "an old error")
     started = start_turn(state, said("hi", MessageRole.USER), "id-1", NOW)
     assert started.state == AgentState(AgentStatus.RUNNING_MODEL, 2, 8, "turn-3", "an old error")
-    assert (started.message.sequence, started.message.turn_id) == (8, "turn-3")
-    assert (started.message.message_id, started.message.created_at) == ("id-1", NOW)
+    message = started.message.message
+    assert (message.sequence, message.turn_id) == (8, "turn-3")
+    assert (message.message_id, message.created_at) == ("id-1", NOW)
+    assert started.message.size == encoded_bytes(message)
     assert running_turn_id(state) == running_turn_id(started.state) == "turn-3"
 
 
@@ -77,7 +80,8 @@ def test_the_first_turn_is_turn_one() -> None:
 def test_a_completed_turn_stores_all_its_items_and_clears_the_last_error() -> None:
     ended = complete_turn(RUNNING, TurnCompleted((said("a"), said("b", MessageRole.TOOL))), NOW)
     assert ended.state == AgentState(AgentStatus.WAITING_FOR_USER_MESSAGE, 3, 9, None, None)
-    assert [(m.sequence, m.turn_id, m.role, m.text, m.agent_name) for m in ended.messages] == [
+    stored = [sized.message for sized in ended.messages]
+    assert [(m.sequence, m.turn_id, m.role, m.text, m.agent_name) for m in stored] == [
         (8, "turn-3", MessageRole.ASSISTANT, "a", "Support"),
         (9, "turn-3", MessageRole.TOOL, "b", "Support"),
     ]
@@ -86,7 +90,7 @@ def test_a_completed_turn_stores_all_its_items_and_clears_the_last_error() -> No
 def test_a_failed_turn_counts_and_stores_the_note_only() -> None:
     ended = fail_turn(RUNNING, "E: gone", said("note", MessageRole.USER), NOW)
     assert ended.state == AgentState(AgentStatus.WAITING_FOR_USER_MESSAGE, 3, 8, None, "E: gone")
-    assert [m.text for m in ended.messages] == ["note"]
+    assert [m.message.text for m in ended.messages] == ["note"]
     assert fail_turn(RUNNING, "E", None, NOW).messages == ()
 
 

@@ -10,9 +10,11 @@ from dex_agents._session.text import bound_characters
 from dex_agents.runner import build_turn_failure_note
 from dex_agents.values import AgentToolCall
 
-#: Characters of a whole note at most.
-MAX_NOTE_CHARACTERS: Final = 200_000
-_FEWEST_CHARACTERS_PER_FIELD: Final = 200
+#: Characters of arguments and outputs in one note at most.
+MAX_NOTE_CHARACTERS: Final = 100_000
+#: Calls that one note lists; older ones are counted.
+MAX_NOTE_CALLS: Final = 200
+_MAX_NAME_CHARACTERS: Final = 200
 
 
 def build_bounded_note(records: Sequence[AgentToolCall], missing: int = 0) -> str | None:
@@ -24,17 +26,26 @@ def build_bounded_note(records: Sequence[AgentToolCall], missing: int = 0) -> st
     """
     if not records and not missing:
         return None
-    each = max(_FEWEST_CHARACTERS_PER_FIELD, MAX_NOTE_CHARACTERS // (3 * max(1, len(records))))
-    note = build_turn_failure_note(
-        replace(
-            record,
-            arguments=bound_characters(record.arguments, each),
-            output=None if record.output is None else bound_characters(record.output, each),
-        )
-        for record in records
-    )
+    listed = sorted(records, key=lambda record: record.deferral_order)[-MAX_NOTE_CALLS:]
+    missing += len(records) - len(listed)
+    each = MAX_NOTE_CHARACTERS // (4 * max(1, len(listed)))
+    note = build_turn_failure_note(_shortened(record, each) for record in listed)
     if missing:
         lines = note.split("\n")
         lines.insert(1, f"- {missing} further tool calls whose records are not at hand")
         note = "\n".join(lines)
     return note
+
+
+def _shortened(record: AgentToolCall, each: int) -> AgentToolCall:
+    def cut(text: str | None) -> str | None:
+        return None if text is None else bound_characters(text, each)
+
+    return replace(
+        record,
+        tool_name=bound_characters(record.tool_name, min(each, _MAX_NAME_CHARACTERS)),
+        arguments=bound_characters(record.arguments, each),
+        output=cut(record.output),
+        error=cut(record.error),
+        rejection_message=cut(record.rejection_message),
+    )

@@ -46,11 +46,19 @@ _MAX_TURN_ERROR_BYTES: Final = 2000
 
 
 @dataclass(frozen=True)
+class SizedMessage:
+    """A message to store, and its size as stored."""
+
+    message: AgentMessage
+    size: int
+
+
+@dataclass(frozen=True)
 class TurnStarted:
     """A turn that has begun: the new state and the stored user message."""
 
     state: AgentState
-    message: AgentMessage
+    message: SizedMessage
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class TurnEnded:
     """A turn that is over: the new state and the messages to append."""
 
     state: AgentState
-    messages: tuple[AgentMessage, ...]
+    messages: tuple[SizedMessage, ...]
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class ToolsDeferred:
 
     state: AgentState
     records: tuple[AgentToolCall, ...]
+    record_bytes: tuple[int, ...]
     interrupts: tuple[AgentInterrupt, ...]
 
 
@@ -106,8 +115,9 @@ def start_turn(
         TurnFailedError: The message is too long to be stored.
     """
     turn = turn_id(state.turn_count + 1)
-    stored = _stored(message, state.message_count + 1, turn, now, message_id)
-    _item_bytes(stored, "the user message")
+    stored = _sized(
+        _stored(message, state.message_count + 1, turn, now, message_id), "the user message"
+    )
     return TurnStarted(
         AgentState(
             AgentStatus.RUNNING_MODEL,
@@ -128,14 +138,15 @@ def complete_turn(state: AgentState, outcome: TurnCompleted, now: datetime) -> T
         TurnFailedError: The messages do not fit into one commit.
     """
     turn = running_turn_id(state)
-    messages: list[AgentMessage] = []
+    messages: list[SizedMessage] = []
     for item in cast(Sequence[object], outcome.new_messages):
         if not isinstance(item, FrameworkMessage):
             raise RunnerContractError(
                 f"new_messages holds {type(item).__name__}, not a FrameworkMessage"
             )
-        messages.append(_stored(item, state.message_count + len(messages) + 1, turn, now))
-    size = sum(_item_bytes(message, f"an item of {turn}") for message in messages)
+        stored = _stored(item, state.message_count + len(messages) + 1, turn, now)
+        messages.append(_sized(stored, f"an item of {turn}"))
+    size = sum(sized.size for sized in messages)
     _check_result_size(size, f"the {len(messages)} messages of {turn}")
     ended = AgentState(
         AgentStatus.WAITING_FOR_USER_MESSAGE,
@@ -156,9 +167,10 @@ def fail_turn(
         note: What the next turn's model must know about the calls that ran, if any.
         now: The worker's clock.
     """
-    messages: tuple[AgentMessage, ...] = ()
+    messages: tuple[SizedMessage, ...] = ()
     if note is not None:
-        messages = (_stored(note, state.message_count + 1, running_turn_id(state), now),)
+        stored = _stored(note, state.message_count + 1, running_turn_id(state), now)
+        messages = (_sized(stored, "the note about the failed turn"),)
     return TurnEnded(
         AgentState(
             AgentStatus.WAITING_FOR_USER_MESSAGE,
@@ -270,8 +282,8 @@ def defer_tool_calls(
             f"as stored; the limit is {MAX_INTERRUPTS_BYTES}",
             "ResultTooLarge",
         )
-    size = sum(_item_bytes(r, f"tool call {r.tool_call_id!r}") for r in records)
-    _check_result_size(size, f"the {len(records)} tool calls of {turn}", MAX_DEFERRED_BYTES)
+    sizes = tuple(_item_bytes(r, f"tool call {r.tool_call_id!r}") for r in records)
+    _check_result_size(sum(sizes), f"the {len(records)} tool calls of {turn}", MAX_DEFERRED_BYTES)
     deferred = AgentState(
         AgentStatus.RUNNING_TOOLS,
         state.turn_count,
@@ -279,7 +291,7 @@ def defer_tool_calls(
         turn,
         state.last_turn_error,
     )
-    return ToolsDeferred(deferred, tuple(records), tuple(interrupts))
+    return ToolsDeferred(deferred, tuple(records), sizes, tuple(interrupts))
 
 
 def unfinished_calls(records: Iterable[AgentToolCall]) -> list[str]:
@@ -330,6 +342,10 @@ def _check_deferred_call(call: object, seen: set[str]) -> DeferredToolCall:
             f"not {type(policy).__name__}"
         )
     return call
+
+
+def _sized(message: AgentMessage, what: str) -> SizedMessage:
+    return SizedMessage(message, _item_bytes(message, what))
 
 
 def _item_bytes(item: AgentMessage | AgentToolCall, what: str) -> int:

@@ -94,6 +94,8 @@ class AgentSessionFlow(Flow[AgentSessionStartInput]):
         options: How the sessions behave.
 
     Attributes:
+        runner: The runner it was made with.
+        options: Its options.
         agent_events: The Stream of live events of this Flow.
 
     Raises:

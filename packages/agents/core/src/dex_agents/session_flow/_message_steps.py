@@ -13,6 +13,7 @@ from dex_agents._session.ids import turn_id
 from dex_agents._session.notes import build_bounded_note
 from dex_agents._session.text import describe_error
 from dex_agents._session.turns import (
+    TurnEnded,
     check_user_message,
     fail_turn,
     initial_state,
@@ -28,7 +29,6 @@ from dex_agents.persistence import (
     PENDING_TURN_FAILURE,
     QUEUED_USER_MESSAGES,
 )
-from dex_agents.runner import FrameworkMessage
 from dex_agents.session_flow._guard import guarded, guarded_sync
 from dex_agents.session_flow._history_cache import plan_model_loads
 from dex_agents.session_flow._runtime import SessionRuntime, SessionStep, utc_now
@@ -36,7 +36,7 @@ from dex_agents.session_flow._storing import (
     add_usage,
     append_messages,
     clear_turn,
-    loaded_entry,
+    readable_entry,
     remember_message_id,
     session_index,
     session_state,
@@ -48,6 +48,7 @@ from dex_agents.values import (
     AgentEventType,
     AgentSessionStartInput,
     AgentState,
+    AgentToolCall,
     AgentUsage,
     AgentUserMessage,
 )
@@ -82,7 +83,7 @@ def _begin_turn(
     AGENT_INDEX.set(context, index)
     store_state(context, started.state)
     with session.event_writer(context, turn_id(number)) as events:
-        events.write_event(AgentEventType.TURN_STARTED, {"sequence": started.message.sequence})
+        events.write_event(AgentEventType.TURN_STARTED, {"sequence": started.state.message_count})
     loads = plan_model_loads(session, context, started.state, index)
     return go_to_many(session.movements.run_model(index, loads))
 
@@ -151,20 +152,10 @@ class RecordTurnFailure(SessionStep[None]):
         records = [
             record
             for entry in index.tool_calls
-            if (record := loaded_entry(context, AGENT_TOOL_CALLS, entry.tool_call_id)) is not None
+            if (record := readable_entry(context, AGENT_TOOL_CALLS, entry.tool_call_id)) is not None
             and record.status.is_final
         ]
-        note: FrameworkMessage | None = None
-        text = build_bounded_note(records, len(index.tool_calls) - len(records))
-        if text is not None:
-            try:
-                note = check_user_message(session.runner.build_user_message(text))
-            except Exception as broken:
-                if context.attempt < _BUILD_ATTEMPTS:
-                    raise
-                # The session must go on; what the note would say is then only in the records.
-                error = f"{error} (and no note could be stored: {describe_error(broken)})"
-        ended = fail_turn(state, error, note, utc_now())
+        ended = self._end_turn(context, state, error, records, len(index.tool_calls))
         usage = uncounted_usage(records, index.counted_tool_calls)
         if usage != AgentUsage():
             add_usage(context, usage)
@@ -176,6 +167,28 @@ class RecordTurnFailure(SessionStep[None]):
             store_interrupts(context, ())
         store_state(context, ended.state)
         return go_to_many(session.movements.await_user_message(ended.state))
+
+    def _end_turn(
+        self,
+        context: AsyncContext,
+        state: AgentState,
+        error: str,
+        records: list[AgentToolCall],
+        calls: int,
+    ) -> TurnEnded:
+        now = utc_now()
+        text = build_bounded_note(records, calls - len(records))
+        if text is None:
+            return fail_turn(state, error, None, now)
+        try:
+            note = check_user_message(self.session.runner.build_user_message(text))
+            return fail_turn(state, error, note, now)
+        except Exception as broken:
+            if context.attempt < _BUILD_ATTEMPTS and not isinstance(broken, TurnFailedError):
+                raise
+            # The session must go on; its next turn then knows the calls only from the events.
+            error = f"{error} (and no note could be stored: {describe_error(broken)})"
+            return fail_turn(state, error, None, now)
 
     @staticmethod
     def _error(context: AsyncContext) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 
 from dex import AsyncContext, StepDecision, go_to_many
 
 from dex_agents._internal_values import AgentSessionIndex, ModelStepBudget
-from dex_agents._json_form import encoded_bytes
 from dex_agents._session.cache import PIN_SECONDS
 from dex_agents._session.failures import (
     FailTurn,
@@ -200,7 +198,7 @@ class RunModel(SessionStep[None]):
         deadline = self.session.options.interrupt_deadline
         deferred = defer_tool_calls(state, outcome, known, utc_now(), deadline)
         records = deferred.records
-        index = add_tool_calls(count_usage(index), records, [encoded_bytes(r) for r in records])
+        index = add_tool_calls(count_usage(index), records, deferred.record_bytes)
         FRAMEWORK_RUN_STATE.set(context, run_state)
         for record in records:
             AGENT_TOOL_CALLS.set(context, record.tool_call_id, record)
@@ -278,7 +276,7 @@ class RunModel(SessionStep[None]):
             return self._fail_turn(context, index, failure)
         cached = self.session.cache.session(context.flow_id, context.run_id)
         cached.pinned_until = time.monotonic() + PIN_SECONDS
-        MODEL_STEP_BUDGET.set(context, replace(budget))
+        MODEL_STEP_BUDGET.set(context, budget)
         return go_to_many(self.session.movements.run_model(index, loads, budget, now))
 
 

@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from dex import Attribute, AttributeMap, AttributeMapNotLoadedError, Context
+from dex import (
+    Attribute,
+    AttributeMap,
+    AttributeMapNotLoadedError,
+    Context,
+    ValueMappingError,
+)
 
 from dex_agents._internal_values import AgentSessionIndex, KnownMessageId
-from dex_agents._json_form import encoded_bytes
 from dex_agents._session.history import append_sizes
 from dex_agents._session.ids import message_id_key, turn_slot_key
+from dex_agents._session.turns import SizedMessage
 from dex_agents.errors import DexAgentsError
 from dex_agents.persistence import (
     AGENT_INDEX,
@@ -31,7 +37,7 @@ from dex_agents.persistence import (
     PENDING_INTERRUPTS,
     message_sequence_key,
 )
-from dex_agents.values import AgentInterrupt, AgentMessage, AgentState, AgentUsage
+from dex_agents.values import AgentInterrupt, AgentState, AgentUsage
 
 ValueT = TypeVar("ValueT")
 
@@ -55,6 +61,16 @@ def loaded_entry(context: Context, attribute_map: AttributeMap[ValueT], key: str
     try:
         return attribute_map.get(context, key)
     except AttributeMapNotLoadedError:
+        return None
+
+
+def readable_entry(
+    context: Context, attribute_map: AttributeMap[ValueT], key: str
+) -> ValueT | None:
+    """Return a stored map entry, or `None` when it is absent, not loaded or cannot be read."""
+    try:
+        return loaded_entry(context, attribute_map, key)
+    except ValueMappingError:
         return None
 
 
@@ -89,7 +105,7 @@ def store_interrupts(context: Context, interrupts: Iterable[AgentInterrupt]) -> 
 
 
 def append_messages(
-    context: Context, index: AgentSessionIndex, messages: Sequence[AgentMessage]
+    context: Context, index: AgentSessionIndex, messages: Sequence[SizedMessage]
 ) -> AgentSessionIndex:
     """Write new messages and sealed blocks of sizes; return the index to store.
 
@@ -100,11 +116,10 @@ def append_messages(
     """
     if not messages:
         return index
-    for message in messages:
-        AGENT_MESSAGES.set(context, message_sequence_key(message.sequence), message)
-    appended = append_sizes(
-        index, messages[0].sequence - 1, [encoded_bytes(message) for message in messages]
-    )
+    for sized in messages:
+        AGENT_MESSAGES.set(context, message_sequence_key(sized.message.sequence), sized.message)
+    count_before = messages[0].message.sequence - 1
+    appended = append_sizes(index, count_before, [sized.size for sized in messages])
     for first, block in appended.sealed:
         AGENT_MESSAGE_SIZES.set(context, message_sequence_key(first), block)
     return appended.index
