@@ -24,19 +24,19 @@ from dex import (
     graceful_complete,
 )
 from dex.dexpb import dex_pb2 as pb
-from engine_testing.probe import COUNT, ITEMS, NOTE, PROBE, STATUS, Alpha, Script
+from engine_testing.probe import COUNT, ITEMS, NOTE, PROBE, STATUS, Alpha, Rpc, Script
 from engine_testing.world import World, until
 
 behaviour = pytest.mark.behaviour
 
 
-def idle(**rpcs: object) -> Script:
+def idle(**rpcs: Rpc) -> Script:
     """A flow without active Steps."""
 
     async def start(context: AsyncContext, given: str) -> StepDecision:
         return dead_end()
 
-    return Script(execute={"Start": start}, rpc=rpcs)  # type: ignore[arg-type]
+    return Script(execute={"Start": start}, rpc=rpcs)
 
 
 async def set_status(context: Context, given: str) -> RPCResult[str]:
@@ -64,10 +64,10 @@ async def test_a_deleted_attribute_is_gone_everywhere(world: World) -> None:
 
     script = idle(change=change, look=look)
     await world.start(script)
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, "set")
-    assert await world.client.invoke_rpc(PROBE.look, script.flow_id, "") == "5 ('a', 'b')"
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, "delete")
-    assert await world.client.invoke_rpc(PROBE.look, script.flow_id, "") == "0 ('b',)"
+    await world.call(PROBE.change, script.flow_id, "set")
+    assert await world.call(PROBE.look, script.flow_id, "") == "5 ('a', 'b')"
+    await world.call(PROBE.change, script.flow_id, "delete")
+    assert await world.call(PROBE.look, script.flow_id, "") == "0 ('b',)"
     reply = await world.stub.GetAttributes(
         pb.GetAttributesRequest(flow_id=script.flow_id, all_keys=True)
     )
@@ -97,12 +97,12 @@ async def test_an_indexed_attribute_is_found_until_it_is_deleted(world: World) -
     wanted = f"status {uuid.uuid4().hex}"
     script = idle(change=set_status)
     await world.start(script)
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, wanted)
+    await world.call(PROBE.change, script.flow_id, wanted)
     query = f"FlowType = 'Probe' AND ProbeStatus = '{wanted}'"
     page = await world.client.search_flows(query, page_size=10)
     assert [entry.flow_id for entry in page.flows] == [script.flow_id]
     assert page.flows[0].status is FlowStatus.RUNNING
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, "")
+    await world.call(PROBE.change, script.flow_id, "")
     assert not (await world.client.search_flows(query, page_size=10)).flows
 
 
@@ -112,7 +112,7 @@ async def test_paging_returns_each_run_once_and_the_newest_first(world: World) -
     scripts = [idle(change=set_status) for _ in range(5)]
     for script in scripts:
         await world.start(script)
-        await world.client.invoke_rpc(PROBE.change, script.flow_id, wanted)
+        await world.call(PROBE.change, script.flow_id, wanted)
     query = f"ProbeStatus = '{wanted}' AND ExecutionStatus = 'Running'"
     found: list[str] = []
     token = ""
@@ -150,7 +150,7 @@ async def test_a_wait_for_an_attribute_returns_its_value_or_ends_with_the_flow(
         )
     )
     for number in (1, 2, 7):
-        await world.client.invoke_rpc(PROBE.change, script.flow_id, str(number))
+        await world.call(PROBE.change, script.flow_id, str(number))
     assert await wait == 7
     hopeless = asyncio.create_task(
         world.client.wait_for_attribute_match(
@@ -179,7 +179,7 @@ async def test_a_snapshot_too_large_for_a_frame_fails_that_method_and_names_the_
     script = Script(execute={"Start": start}, rpc={"change": change})
     await world.start(script)
     for key in "abcd":
-        await world.client.invoke_rpc(PROBE.change, script.flow_id, key)
+        await world.call(PROBE.change, script.flow_id, key)
         seen.append(key)
     result = await world.result(script)
     assert result.status is FlowStatus.FAILED
@@ -199,11 +199,11 @@ async def test_an_rpc_whose_snapshot_or_reply_is_too_large_fails_with_words(worl
     script = idle(change=change)
     await world.start(script)
     with pytest.raises(DexServiceError, match="limit"):
-        await world.client.invoke_rpc(PROBE.change, script.flow_id, "reply")
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, "a")
+        await world.call(PROBE.change, script.flow_id, "reply")
+    await world.call(PROBE.change, script.flow_id, "a")
     with pytest.raises(DexServiceError, match="limit"):
-        await world.client.invoke_rpc(PROBE.look, script.flow_id, "")
-    assert await world.client.invoke_rpc(PROBE.send, script.flow_id, "fine") == "fine"
+        await world.call(PROBE.look, script.flow_id, "")
+    assert await world.call(PROBE.send, script.flow_id, "fine") == "fine"
 
 
 @behaviour("values.large-result")

@@ -23,6 +23,7 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
+from dex.condition import Condition
 from engine_testing.probe import BOXES, INBOX, OTHER, PROBE, Script, Waiter, Watcher
 from engine_testing.world import World, until
 
@@ -78,9 +79,9 @@ async def test_messages_published_before_the_wait_satisfy_it(world: World) -> No
     ids=["for n", "at least", "at most", "range"],
 )
 async def test_a_channel_condition_takes_what_its_bounds_say(
-    world: World, wait: Callable[[], object], expected: str
+    world: World, wait: Callable[[], Condition], expected: str
 ) -> None:
-    script = waiting(lambda: Wait.until(wait()), before="abc")  # type: ignore[arg-type]
+    script = waiting(lambda: Wait.until(wait()), before="abc")
     assert await outcome(world, script) == expected
 
 
@@ -111,7 +112,7 @@ async def test_a_message_beats_a_timer_that_has_not_fired(world: World) -> None:
     script = waiting(wait, report=report)
     await world.start(script)
     await until(lambda: script.calls_of("Waiter", "wait_for"))
-    await world.client.invoke_rpc(PROBE.send, script.flow_id, "m")
+    await world.call(PROBE.send, script.flow_id, "m")
     assert (await world.result(script)).single_output(str) == "False,m|0"
 
 
@@ -142,10 +143,10 @@ async def test_all_of_takes_from_both_channels_or_from_none(world: World) -> Non
 
     script.rpc.update(look=look, change=change)
     await world.start(script)
-    await world.client.invoke_rpc(PROBE.send, script.flow_id, "a")
+    await world.call(PROBE.send, script.flow_id, "a")
     await until(lambda: script.calls_of("Waiter", "wait_for"))
-    assert await world.client.invoke_rpc(PROBE.look, script.flow_id, "") == "1 0"
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, "b")
+    assert await world.call(PROBE.look, script.flow_id, "") == "1 0"
+    await world.call(PROBE.change, script.flow_id, "b")
     assert (await world.result(script)).single_output(str) == "a,b|0"
 
 
@@ -184,8 +185,8 @@ async def test_instances_of_a_channel_map_are_independent(world: World) -> None:
     script.rpc["change"] = change
     await world.start(script)
     await until(lambda: script.calls_of("Waiter", "wait_for"))
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, "z")
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, "x y é")
+    await world.call(PROBE.change, script.flow_id, "z")
+    await world.call(PROBE.change, script.flow_id, "x y é")
     assert (await world.result(script)).single_output(str) == "for x y é|0"
 
 
@@ -206,10 +207,10 @@ async def test_one_message_wakes_exactly_one_waiter_and_that_is_the_older(world:
     )
     await world.start(script)
     await until(lambda: len([c for c in script.calls if c.method == "wait_for"]) == 2)
-    await world.client.invoke_rpc(PROBE.send, script.flow_id, "1")
+    await world.call(PROBE.send, script.flow_id, "1")
     await until(lambda: script.calls_of("Waiter"))
     assert not script.calls_of("Watcher")
-    await world.client.invoke_rpc(PROBE.send, script.flow_id, "2")
+    await world.call(PROBE.send, script.flow_id, "2")
     result = await world.result(script)
     assert sorted(done.decode(str) for done in result.completions) == ["older 1", "younger 2"]
 

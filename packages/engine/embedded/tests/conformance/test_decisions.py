@@ -112,7 +112,7 @@ async def test_a_dead_end_leaves_the_flow_running_and_an_rpc_can_add_steps(world
     await world.start(script)
     await until(lambda: script.calls_of("Start"))
     assert (await world.client.describe_flow(script.flow_id)).status is FlowStatus.RUNNING
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, "revived")
+    await world.call(PROBE.change, script.flow_id, "revived")
     assert (await world.result(script)).single_output(str) == "revived"
     assert script.calls_of("Alpha")[0].from_id == "__rpc/change"
 

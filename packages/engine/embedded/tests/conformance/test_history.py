@@ -57,7 +57,7 @@ def waiting_flow() -> Script:
 async def test_events_follow_the_commits_and_their_ids_rise(world: World) -> None:
     script = waiting_flow()
     await world.start(script, "in")
-    await world.client.invoke_rpc(PROBE.send, script.flow_id, "m")
+    await world.call(PROBE.send, script.flow_id, "m")
     await world.result(script)
     events = await events_of(world, script)
     names = kinds(events)
@@ -158,8 +158,8 @@ async def test_an_rpc_with_effects_has_one_event_and_a_query_has_none(world: Wor
     script.rpc["change"] = change
     await world.start(script)
     await until(lambda: script.calls_of("Waiter", "wait_for"))
-    await world.client.invoke_rpc(PROBE.look, script.flow_id, "q")
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, "in")
+    await world.call(PROBE.look, script.flow_id, "q")
+    await world.call(PROBE.change, script.flow_id, "in")
     rpcs = [
         event.rpc_execution_completed
         for event in await events_of(world, script)

@@ -133,7 +133,7 @@ async def test_initial_attributes_are_seen_by_the_first_step_and_by_an_rpc(world
     script.rpc["look"] = look
     options = StartFlowOptions().with_attribute(NOTE, "early")
     await world.client.start_flow(PROBE, script.flow_id, "", options)
-    assert await world.client.invoke_rpc(PROBE.look, script.flow_id, "") == "early"
+    assert await world.call(PROBE.look, script.flow_id, "") == "early"
     await until(lambda: seen == ["early"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Awaitable
 
 import pytest
 from dex import (
@@ -24,14 +25,14 @@ from dex import (
     graceful_complete,
 )
 from dex.dexpb import dex_pb2 as pb
-from engine_testing.probe import COUNT, INBOX, ITEMS, NOTE, PROBE, Alpha, Script, Waiter
+from engine_testing.probe import COUNT, INBOX, ITEMS, NOTE, PROBE, Alpha, Rpc, Script, Waiter
 from engine_testing.world import World, until
 from grpc.aio import AioRpcError
 
 behaviour = pytest.mark.behaviour
 
 
-def parked(**rpcs: object) -> Script:
+def parked(**rpcs: Rpc) -> Script:
     """A flow that waits for two messages, with these RPC handlers."""
 
     async def start(context: AsyncContext, given: str) -> StepDecision:
@@ -40,7 +41,7 @@ def parked(**rpcs: object) -> Script:
     async def wait(context: AsyncContext, given: str) -> Wait:
         return Wait.until(INBOX.for_n(99))
 
-    return Script(execute={"Start": start}, wait_for={"Waiter": wait}, rpc=rpcs)  # type: ignore[arg-type]
+    return Script(execute={"Start": start}, wait_for={"Waiter": wait}, rpc=rpcs)
 
 
 async def history_size(world: World, script: Script) -> int:
@@ -57,11 +58,11 @@ async def test_a_query_returns_its_output_and_leaves_no_trace(world: World) -> N
     await world.start(script)
     await until(lambda: script.calls_of("Waiter", "wait_for"))
     await until(lambda: _is(history_size(world, script), 3))
-    assert await world.client.invoke_rpc(PROBE.look, script.flow_id, "hi") == "hi!"
+    assert await world.call(PROBE.look, script.flow_id, "hi") == "hi!"
     assert await history_size(world, script) == 3
 
 
-async def _is(value, expected: int) -> bool:  # type: ignore[no-untyped-def]
+async def _is(value: Awaitable[int], expected: int) -> bool:
     return await value == expected
 
 
@@ -79,12 +80,12 @@ async def test_a_query_works_on_a_closed_flow_and_one_with_effects_does_not(worl
     script = Script(execute={"Start": start}, rpc={"look": look})
     await world.start(script)
     await world.result(script)
-    assert await world.client.invoke_rpc(PROBE.look, script.flow_id, "") == "kept"
+    assert await world.call(PROBE.look, script.flow_id, "") == "kept"
     with pytest.raises(FlowNotActiveOrNotFoundError):
-        await world.client.invoke_rpc(PROBE.look, script.flow_id, "write")
+        await world.call(PROBE.look, script.flow_id, "write")
     with pytest.raises(FlowNotActiveOrNotFoundError):
-        await world.client.invoke_rpc(PROBE.change, script.flow_id, "")
-    assert await world.client.invoke_rpc(PROBE.look, script.flow_id, "") == "kept"
+        await world.call(PROBE.change, script.flow_id, "")
+    assert await world.call(PROBE.look, script.flow_id, "") == "kept"
 
 
 @behaviour("rpc.read-your-writes")
@@ -100,9 +101,9 @@ async def test_what_an_rpc_wrote_is_visible_when_it_returns(world: World) -> Non
     script = parked(change=change, look=look)
     await world.start(script)
     for number in range(5):
-        await world.client.invoke_rpc(PROBE.change, script.flow_id, str(number))
+        await world.call(PROBE.change, script.flow_id, str(number))
         keys = [str(key) for key in range(number + 1)]
-        seen = await world.client.invoke_rpc(PROBE.look, script.flow_id, "")
+        seen = await world.call(PROBE.look, script.flow_id, "")
         assert seen == f"{keys} {number + 1}"
 
 
@@ -124,16 +125,16 @@ async def test_a_transactional_rpc_that_deletes_a_missing_message_applies_nothin
 
     script = parked(change=change, look=look)
     await world.start(script)
-    await world.client.invoke_rpc(PROBE.send, script.flow_id, "m")
+    await world.call(PROBE.send, script.flow_id, "m")
     with pytest.raises(ChannelMessageNotFoundError):
-        await world.client.invoke_rpc(PROBE.change, script.flow_id, str(uuid.uuid4()))
-    note, message_id = (await world.client.invoke_rpc(PROBE.look, script.flow_id, "")).split()
+        await world.call(PROBE.change, script.flow_id, str(uuid.uuid4()))
+    note, message_id = (await world.call(PROBE.look, script.flow_id, "")).split()
     assert note == "None"
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, message_id)
+    await world.call(PROBE.change, script.flow_id, message_id)
     with pytest.raises(ChannelMessageNotFoundError):
-        await world.client.invoke_rpc(PROBE.change, script.flow_id, message_id)
-    await world.client.invoke_rpc(PROBE.look, script.flow_id, "delete")
-    assert await world.client.invoke_rpc(PROBE.look, script.flow_id, "") == "ignored "
+        await world.call(PROBE.change, script.flow_id, message_id)
+    await world.call(PROBE.look, script.flow_id, "delete")
+    assert await world.call(PROBE.look, script.flow_id, "") == "ignored "
 
 
 @behaviour("rpc.locks")
@@ -151,12 +152,12 @@ async def test_of_many_locking_calls_each_success_counts_once_and_the_rest_confl
     script = parked(locked=locked, look=look)
     await world.start(script)
     results = await asyncio.gather(
-        *(world.client.invoke_rpc(PROBE.locked, script.flow_id, "") for _ in range(100)),
+        *(world.call(PROBE.locked, script.flow_id, "") for _ in range(100)),
         return_exceptions=True,
     )
     failures = [result for result in results if isinstance(result, BaseException)]
     assert all(isinstance(failure, RpcLockConflictError) for failure in failures)
-    count = await world.client.invoke_rpc(PROBE.look, script.flow_id, "")
+    count = await world.call(PROBE.look, script.flow_id, "")
     assert int(count) == len(results) - len(failures) >= 1
 
 
@@ -178,7 +179,7 @@ async def test_an_rpc_does_not_wait_for_a_lock_that_a_running_step_holds(world: 
     await world.start(script)
     await holding.wait()
     with pytest.raises(RpcLockConflictError):
-        await world.client.invoke_rpc(PROBE.locked, script.flow_id, "")
+        await world.call(PROBE.locked, script.flow_id, "")
     release.set()
     await world.result(script)
 
@@ -191,7 +192,7 @@ async def test_a_handler_error_keeps_type_and_text_and_the_flow_goes_on(world: W
     script = parked(change=change)
     await world.start(script)
     with pytest.raises(WorkerInvocationError) as failure:
-        await world.client.invoke_rpc(PROBE.change, script.flow_id, "")
+        await world.call(PROBE.change, script.flow_id, "")
     assert (failure.value.worker_error_type or "").endswith("KeyError")
     assert "üüü" in (failure.value.worker_error_detail or "")
     assert (await world.client.describe_flow(script.flow_id)).status is FlowStatus.RUNNING
@@ -213,7 +214,7 @@ async def test_an_rpc_is_served_while_all_step_slots_are_busy(bare_world: World)
         for script in scripts:
             await world.start(script)
         await until(lambda: len(running) == 2)
-        assert await world.client.invoke_rpc(PROBE.look, scripts[0].flow_id, "hi") == "hi"
+        assert await world.call(PROBE.look, scripts[0].flow_id, "hi") == "hi"
         release.set()
         for script in scripts:
             await world.result(script)
@@ -227,16 +228,14 @@ async def test_an_rpc_that_no_worker_takes_fails_after_the_dispatch_wait(
     script = parked()
     await bare_world.start(script)
     with pytest.raises(WorkerInvocationError):
-        await asyncio.wait_for(
-            bare_world.client.invoke_rpc(PROBE.look, script.flow_id, ""), timeout=30
-        )
+        await asyncio.wait_for(bare_world.call(PROBE.look, script.flow_id, ""), timeout=30)
 
 
 @behaviour("rpc.waits-for-a-worker")
 async def test_an_rpc_is_served_by_a_worker_that_connects_in_time(bare_world: World) -> None:
     script = parked()
     await bare_world.start(script)
-    call = asyncio.create_task(bare_world.client.invoke_rpc(PROBE.look, script.flow_id, "hi"))
+    call = asyncio.create_task(bare_world.call(PROBE.look, script.flow_id, "hi"))
     async with bare_world.worker():
         assert await call == "hi"
 
@@ -298,4 +297,4 @@ async def test_an_rpc_over_its_time_is_cancelled_and_applies_nothing(world: Worl
         return RPCResult(str(NOTE.get(context)))
 
     script.rpc["look"] = look
-    assert await world.client.invoke_rpc(PROBE.look, script.flow_id, "") == "None"
+    assert await world.call(PROBE.look, script.flow_id, "") == "None"

@@ -185,7 +185,7 @@ async def test_a_retry_sees_the_snapshot_of_the_first_attempt(world: World) -> N
     script.rpc["change"] = change
     await world.start(script)
     await failing.wait()
-    await world.client.invoke_rpc(PROBE.change, script.flow_id, "new")
+    await world.call(PROBE.change, script.flow_id, "new")
     changed.set()
     await world.result(script)
     assert seen == [(1, None), (2, None), (1, "new")]

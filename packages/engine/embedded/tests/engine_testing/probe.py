@@ -4,6 +4,9 @@ The worker runs in the test's own process, so a handler is a plain function of t
 holds them by Step type or RPC name, and the flow's Steps and RPCs look theirs up by flow id.
 """
 
+# The SDK takes asynchronous handlers; its base class is typed for synchronous ones.
+# pyright: reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
 import uuid
@@ -116,38 +119,38 @@ async def _wait(context: AsyncContext, given: str) -> Wait:
 
 
 class Start(Step[str]):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         return await _execute(context, input)
 
 
 class Alpha(Step[str]):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         return await _execute(context, input)
 
 
 class Beta(Step[str]):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         return await _execute(context, input)
 
 
 class Rescue(Step[str]):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         return await _execute(context, input)
 
 
 class Waiter(Step[str]):
-    async def wait_for(self, context: AsyncContext, input: str) -> Wait:  # type: ignore[override]
+    async def wait_for(self, context: AsyncContext, input: str) -> Wait:
         return await _wait(context, input)
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         return await _execute(context, input)
 
 
 class Watcher(Step[str]):
-    async def wait_for(self, context: AsyncContext, input: str) -> Wait:  # type: ignore[override]
+    async def wait_for(self, context: AsyncContext, input: str) -> Wait:
         return await _wait(context, input)
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         return await _execute(context, input)
 
 

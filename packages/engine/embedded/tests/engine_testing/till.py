@@ -7,6 +7,9 @@ whose count a test checks. Both stop at a gate: they write a `<Step>.reached` fi
 Run as a program, this module is that worker: `python -m engine_testing.till ADDRESS FOLDER`.
 """
 
+# The SDK takes asynchronous handlers; its base class is typed for synchronous ones.
+# pyright: reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
 import asyncio
@@ -45,7 +48,7 @@ class Fetch(Step[str]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_retry=RetryPolicy(timedelta(seconds=1), maximum_attempts=4))
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         await _gate(Path(input), "Fetch")
         return go_to(Charge, input)
 
@@ -55,7 +58,7 @@ class Charge(Step[str]):
         once = StepOptions(execute_retry=RetryPolicy(maximum_attempts=1))
         return once.on_execute_failure_proceed_to(Unknown)
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         with (Path(input) / "charges").open("a") as charges:
             charges.write(f"{context.flow_id}\n")
         await _gate(Path(input), "Charge")
@@ -63,7 +66,7 @@ class Charge(Step[str]):
 
 
 class Unknown(Step[str]):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         return graceful_complete("outcome unknown")
 
 

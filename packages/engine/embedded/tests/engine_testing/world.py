@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ from dex import (
     BlobCacheConfig,
     ClientOptions,
     Flow,
+    FlowResult,
     PullWorkerOptions,
     Registry,
     StartFlowOptions,
@@ -86,10 +87,14 @@ class World:
             PROBE, script.flow_id, given, StartFlowOptions(**options)
         )
 
-    async def result(self, script: Script, seconds: int = 30) -> Any:
+    async def call(self, rpc: Any, flow_id: str, given: str) -> str:
+        """Invokes an RPC; the client's own signature knows no asynchronous handlers."""
+        return await self.client.invoke_rpc(rpc, flow_id, given)
+
+    async def result(self, script: Script, seconds: int = 30) -> FlowResult:
         return await self.client.wait_for_flow(script.flow_id, timeout=timedelta(seconds=seconds))
 
-    def worker(self, **options: Any) -> Any:
+    def worker(self, **options: Any) -> AbstractAsyncContextManager[AsyncWorker]:
         """A worker of the scripted flow, for a `with` block."""
         return running_worker(self.address, self.cache, **options)
 

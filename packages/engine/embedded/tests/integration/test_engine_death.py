@@ -95,11 +95,11 @@ async def test_a_waiting_flow_goes_on_where_it_was(engines: Engines, tmp_path: P
     engine = await engines.start()
     async with open_world(engine.address, tmp_path) as world, world.worker():
         await world.start(script)
-        await world.client.invoke_rpc(PROBE.send, script.flow_id, "a")
+        await world.call(PROBE.send, script.flow_id, "a")
         await until(lambda: script.calls_of("Waiter", "wait_for"))
         await engine.kill()
         await engines.start()
-        await persist(lambda: world.client.invoke_rpc(PROBE.send, script.flow_id, "b"))
+        await persist(lambda: world.call(PROBE.send, script.flow_id, "b"))
         result = await result_of(world, script)
     assert result.single_output(str) == "kept a,b"
     assert len(script.calls_of("Start")) == 1
@@ -182,23 +182,28 @@ async def test_a_stream_reader_resumes_after_a_restart(engines: Engines, tmp_pat
     assert [message.value for message in (first, second, third)] == ["a", "b", "c"]
 
 
+FAULTS = (
+    "commit.before:Alpha",
+    "commit.after:Alpha",
+    "send.after:Alpha",
+    "commit.after:change",
+)
+"""The places of which a run of the ordinary tests tries each; `make crash` tries the others too."""
+MORE_FAULTS = (
+    "commit.before:Start",
+    "commit.after:Start",
+    "handout.before:Alpha",
+    "handout.after:Alpha",
+    "send.before:Alpha",
+    "commit.before:Waiter",
+    "commit.after:Waiter",
+    "commit.before:change",
+    "reply.before:InvokeRPC",
+)
+
+
 @pytest.mark.parametrize(
-    "fault",
-    [
-        "commit.before:Start",
-        "commit.after:Start",
-        "handout.before:Alpha",
-        "handout.after:Alpha",
-        "send.before:Alpha",
-        "send.after:Alpha",
-        "commit.before:Alpha",
-        "commit.after:Alpha",
-        "commit.before:Waiter",
-        "commit.after:Waiter",
-        "commit.before:change",
-        "commit.after:change",
-        "reply.before:InvokeRPC",
-    ],
+    "fault", [*FAULTS, *(pytest.param(name, marks=pytest.mark.crash) for name in MORE_FAULTS)]
 )
 async def test_a_kill_at_any_place_loses_nothing_and_repeats_no_single_attempt(
     engines: Engines, tmp_path: Path, fault: str
@@ -239,7 +244,7 @@ async def test_a_kill_at_any_place_loses_nothing_and_repeats_no_single_attempt(
 
         async def run() -> FlowResult:
             await persist(lambda: world.start(script, "in", **options))
-            await persist(lambda: world.client.invoke_rpc(PROBE.change, script.flow_id, "m"))
+            await persist(lambda: world.call(PROBE.change, script.flow_id, "m"))
             return await result_of(world, script)
 
         running = asyncio.create_task(run())

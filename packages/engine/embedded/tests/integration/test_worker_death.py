@@ -16,9 +16,11 @@ from engine_testing.world import World, open_world, until
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncGenerator[World]:
-    async with engine_process(tmp_path / "data") as engine:
-        async with open_world(engine.address, tmp_path, [TILL]) as opened:
-            yield opened
+    async with (
+        engine_process(tmp_path / "data") as engine,
+        open_world(engine.address, tmp_path, [TILL]) as opened,
+    ):
+        yield opened
 
 
 def reached(folder: Path, step: str, pid: int) -> bool:
@@ -67,21 +69,21 @@ async def test_engine_and_worker_killed_together_never_run_a_single_attempt_twic
     tmp_path: Path,
 ) -> None:
     (tmp_path / "Fetch.open").touch()
-    async with engine_process(tmp_path / "data") as engine:
-        async with (
-            open_world(engine.address, tmp_path, [TILL]) as world,
-            worker_process(engine.address, tmp_path) as worker,
-        ):
-            await world.client.start_flow(TILL, "flow", str(tmp_path))
-            await until(lambda: reached(tmp_path, "Charge", worker.pid))
-            await engine.kill()
-            await worker.kill()
+    async with (
+        engine_process(tmp_path / "data") as engine,
+        open_world(engine.address, tmp_path, [TILL]) as world,
+        worker_process(engine.address, tmp_path) as worker,
+    ):
+        await world.client.start_flow(TILL, "flow", str(tmp_path))
+        await until(lambda: reached(tmp_path, "Charge", worker.pid))
+        await engine.kill()
+        await worker.kill()
     (tmp_path / "Charge.open").touch()
-    async with engine_process(tmp_path / "data") as engine:
-        async with (
-            open_world(engine.address, tmp_path, [TILL]) as world,
-            worker_process(engine.address, tmp_path),
-        ):
-            result = await world.client.wait_for_flow("flow", timeout=timedelta(seconds=30))
+    async with (
+        engine_process(tmp_path / "data") as engine,
+        open_world(engine.address, tmp_path, [TILL]) as world,
+        worker_process(engine.address, tmp_path),
+    ):
+        result = await world.client.wait_for_flow("flow", timeout=timedelta(seconds=30))
     assert result.single_output(str) == "outcome unknown"
     assert (tmp_path / "charges").read_text() == "flow\n"

@@ -13,7 +13,7 @@ def largest_parts(message: Message) -> list[tuple[str, int]]:
             parts.append((descriptor.name, value.ByteSize()))
         elif isinstance(value, str | bytes):
             parts.append((descriptor.name, len(value)))
-        elif hasattr(value, "__iter__") and not hasattr(value, "keys"):
+        elif hasattr(value, "__len__") and not hasattr(value, "keys"):
             for index, element in enumerate(value):
                 if isinstance(element, Message):
                     name = getattr(element, "key", "") or f"{descriptor.name}[{index}]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
@@ -115,6 +116,8 @@ async def serve(engine: Engine, host: str, port: int, version: str) -> Server:
         )
     )
     bracketed = f"[{host}]" if ":" in host else host
+    if port:
+        _check_free(host, port)
     try:
         bound = server.add_insecure_port(f"{bracketed}:{port}")
     except RuntimeError as error:
@@ -123,6 +126,17 @@ async def serve(engine: Engine, host: str, port: int, version: str) -> Server:
         raise OSError(f"cannot listen on {bracketed}:{port}: the port is in use or not allowed")
     await server.start()
     return Server(server, f"{bracketed}:{bound}")
+
+
+def _check_free(host: str, port: int) -> None:
+    """Says why a port cannot be bound; gRPC itself only logs the reason."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from None
 
 
 def _identity(payload: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC
@@ -175,7 +176,9 @@ def describe_rpc_error(error: grpc.RpcError) -> str:
 
 
 def _console() -> Console:
-    return Console(soft_wrap=True, highlight=False)
+    # Nothing is cut when the output goes to a file or another program.
+    width = None if sys.stdout.isatty() else 1_000
+    return Console(highlight=False, width=width)
 
 
 def _status(number: int) -> str:

@@ -62,7 +62,7 @@ def _field(field: FieldDescriptor, content: Any) -> Any:
     if entry is not None and entry.GetOptions().map_entry:
         value_field = entry.fields_by_name["value"]
         return {str(key): _single(value_field, item) for key, item in content.items()}
-    if isinstance(content, str | bytes | Message) or not hasattr(content, "__iter__"):
+    if isinstance(content, str | bytes | Message) or not hasattr(content, "__len__"):
         return _single(field, content)
     return [_single(field, item) for item in content]
 

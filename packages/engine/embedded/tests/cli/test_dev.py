@@ -1,0 +1,166 @@
+"""The `dev` command: readiness, errors, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+from dex import AsyncContext, DexServiceError, StepDecision, graceful_complete
+from engine_testing.probe import PROBE, Script
+from engine_testing.process import engine_process
+from engine_testing.world import open_world
+
+
+async def run_cli(*args: str) -> tuple[int, str, str]:
+    """Runs the command to its end; returns exit code, stdout and stderr."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "dex_embedded",
+        *args,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+def dev(folder: Path, *more: str) -> tuple[str, ...]:
+    return ("dev", "--data-dir", str(folder), "--port", "0", *more)
+
+
+def one_line(text: str) -> str:
+    assert text.count("\n") == 1, text
+    return text
+
+
+async def test_a_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, _, err = await run_cli("dev", "--data-dir", str(tmp_path), "--port", port)
+    assert code == 1
+    assert port in one_line(err)
+
+
+async def test_a_data_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "dex.sqlite3"
+    file.write_text("not a database, but somebody's notes " * 100)
+    before = file.read_bytes()
+    code, _, err = await run_cli(*dev(tmp_path))
+    assert code == 1
+    assert "dex.sqlite3" in one_line(err)
+    assert file.read_bytes() == before
+
+
+async def test_a_database_from_a_newer_engine_is_refused_with_both_versions(
+    tmp_path: Path,
+) -> None:
+    async with engine_process(tmp_path):
+        pass
+    database = sqlite3.connect(tmp_path / "dex.sqlite3")
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    database.execute(f"PRAGMA user_version = {version + 7}")
+    database.commit()
+    database.close()
+    code, _, err = await run_cli(*dev(tmp_path))
+    assert code == 1
+    assert str(version + 7) in one_line(err)
+
+
+async def test_a_data_dir_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.touch()
+    code, _, err = await run_cli(*dev(file))
+    assert code == 1
+    assert "data" in one_line(err)
+
+
+async def test_a_second_engine_on_the_same_file_is_refused(tmp_path: Path) -> None:
+    async with engine_process(tmp_path):
+        code, _, err = await run_cli(*dev(tmp_path))
+    assert code == 1
+    assert "dex.sqlite3" in one_line(err)
+
+
+async def test_an_address_that_others_can_reach_is_refused(tmp_path: Path) -> None:
+    code, _, err = await run_cli(*dev(tmp_path, "--host", "0.0.0.0"))
+    assert code == 1
+    assert "loopback" in one_line(err)
+
+
+async def test_wrong_usage_has_its_own_exit_code(tmp_path: Path) -> None:
+    code, _, _ = await run_cli("dev", "--port", "many")
+    assert code == 2
+
+
+async def test_sigterm_lets_a_running_step_finish(tmp_path: Path) -> None:
+    running = asyncio.Event()
+    release = asyncio.Event()
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        running.set()
+        await release.wait()
+        return graceful_complete(given)
+
+    script = Script(execute={"Start": start})
+    async with (
+        engine_process(tmp_path / "data") as engine,
+        open_world(engine.address, tmp_path) as world,
+        world.worker(),
+    ):
+        await world.start(script, "kept")
+        await running.wait()
+        waiting = asyncio.create_task(world.result(script))
+        stopping = asyncio.create_task(engine.terminate())
+        with pytest.raises(DexServiceError) as ended:
+            await waiting
+        assert ended.value.code.name == "UNAVAILABLE"
+        release.set()
+        assert await stopping == 0
+        async with engine_process(tmp_path / "data"):
+            pass
+    async with (
+        engine_process(tmp_path / "data") as engine,
+        open_world(engine.address, tmp_path) as world,
+    ):
+        assert (await world.result(script)).single_output(str) == "kept"
+    assert len(script.calls) == 1
+    assert PROBE is not None
+
+
+async def test_a_second_sigterm_ends_at_once(tmp_path: Path) -> None:
+    running = asyncio.Event()
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        running.set()
+        await asyncio.sleep(600)
+        return graceful_complete()
+
+    script = Script(execute={"Start": start})
+    async with (
+        engine_process(tmp_path / "data") as engine,
+        open_world(engine.address, tmp_path) as world,
+        world.worker(),
+    ):
+        await world.start(script)
+        await running.wait()
+        waiting = asyncio.create_task(world.result(script))
+        os.kill(engine.pid, signal.SIGTERM)
+        with pytest.raises(DexServiceError):
+            await waiting
+        os.kill(engine.pid, signal.SIGTERM)
+        assert await engine.wait_gone(within=2) != 0
