@@ -7,14 +7,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools import release_commands, version_commands, workspace_commands
+from tools import api_commands, release_commands, version_commands, workspace_commands
 from tools.commands import Command, Commands
 from tools.engine import commands as engine_commands
 from tools.errors import ToolError
 from tools.smoke import commands as smoke_commands
 from tools.workspace import REPOSITORY_ROOT
 
-AREAS = (workspace_commands, version_commands, engine_commands, smoke_commands, release_commands)
+AREAS = (
+    workspace_commands,
+    version_commands,
+    engine_commands,
+    smoke_commands,
+    release_commands,
+    api_commands,
+)
 
 
 def main(arguments: Sequence[str] | None = None, *, root: Path = REPOSITORY_ROOT) -> int:
