@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
-from agents import Agent, Runner, function_tool, handoff
+import pytest
+from agents import (
+    Agent,
+    HostedMCPTool,
+    Runner,
+    function_tool,
+    handoff,
+    set_trace_processors,
+    set_tracing_disabled,
+)
+from agents.testing import ModelStep
+from agents.tracing import TracingProcessor
+from openai.types.responses import ResponseCompletedEvent
+from openai.types.responses.response_output_item import McpApprovalRequest
 from stepped_session import (
     SteppedSession,
     assert_every_call_has_one_output,
@@ -12,8 +27,10 @@ from stepped_session import (
     response,
     says,
     script,
+    session_of,
 )
 
+from dex_agents import ModelError
 from dex_agents_openai_agents import OpenAIAgentsRunner
 
 
@@ -79,3 +96,145 @@ async def test_a_handoff_takes_one_model_step_per_call() -> None:
     await session.turn("more")
     assert [c.system_instructions for c in model.calls] == [None, "I am b", "I am b", "I am b"]
     assert_every_call_has_one_output(model.calls[-1].input)
+
+
+async def test_a_cancelled_model_step_leaves_no_task_and_no_open_stream() -> None:
+    started, closed = asyncio.Event(), asyncio.Event()
+
+    async def endless(_call: Any) -> AsyncGenerator[Any]:
+        try:
+            started.set()
+            await asyncio.Event().wait()
+            yield None
+        finally:
+            closed.set()
+
+    model = script(ModelStep.stream(endless))
+    before = asyncio.all_tasks()
+    step = asyncio.create_task(session_of(Agent(name="A", model=model)).turn("go"))
+    await asyncio.wait_for(started.wait(), 10)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    assert closed.is_set()
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_failing_model_step_leaves_no_task() -> None:
+    model = script(RuntimeError("down"))
+    before = asyncio.all_tasks()
+    turn = await session_of(Agent(name="A", model=model)).turn("go")
+    assert isinstance(turn.outcome, RuntimeError)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_callback_of_the_application_that_raises_is_left_to_the_session() -> None:
+    def instructions(_context: Any, _agent: Any) -> str:
+        raise KeyError("no such customer")
+
+    model = script(response(says("never")))
+    turn = await session_of(Agent[Any](name="A", model=model, instructions=instructions)).turn("go")
+    assert isinstance(turn.outcome, KeyError)
+    assert not model.calls
+
+
+async def test_a_model_that_streams_nothing_at_all_may_be_tried_again() -> None:
+    async def nothing(_call: Any) -> AsyncGenerator[Any]:
+        return
+        yield
+
+    turn = await session_of(Agent(name="A", model=script(ModelStep.stream(nothing)))).turn("go")
+    assert isinstance(turn.outcome, ModelError)
+
+
+async def test_an_approval_of_a_hosted_tool_ends_the_turn_with_words() -> None:
+    request = McpApprovalRequest(
+        id="mcpr_1", type="mcp_approval_request", server_label="s", name="drop", arguments="{}"
+    )
+    model = script(ModelStep(output=[request], stream_events=whole_response(request)))
+    tool = HostedMCPTool(
+        tool_config={
+            "type": "mcp",
+            "server_label": "s",
+            "server_url": "https://mcp.invalid",
+            "require_approval": "always",
+        }
+    )
+    turn = await session_of(Agent(name="A", model=model, tools=[tool])).turn("go")
+    assert turn.failure.error_type == "ApprovalNotSupported"
+    assert "'drop'" in turn.failure.message
+
+
+def whole_response(*output: Any) -> list[Any]:
+    """A stream that brings a response in one piece."""
+    return [
+        ResponseCompletedEvent.model_validate(
+            {
+                "type": "response.completed",
+                "sequence_number": 0,
+                "response": {
+                    "id": "r",
+                    "created_at": 0,
+                    "model": "m",
+                    "object": "response",
+                    "output": [item.model_dump() for item in output],
+                    "tool_choice": "auto",
+                    "tools": [],
+                    "parallel_tool_calls": True,
+                },
+            }
+        )
+    ]
+
+
+class SpanLog(TracingProcessor):
+    """Remembers traces and spans."""
+
+    def __init__(self) -> None:
+        self.traces: list[str] = []
+        self.groups: list[Any] = []
+        self.spans: dict[str, Any] = {}
+        self.ends: list[str] = []
+
+    def on_trace_start(self, trace: Any) -> None:
+        self.traces.append(trace.trace_id)
+        self.groups.append((trace.export() or {}).get("group_id"))
+
+    def on_trace_end(self, trace: Any) -> None:
+        return None
+
+    def on_span_start(self, span: Any) -> None:
+        self.spans[span.span_id] = span
+
+    def on_span_end(self, span: Any) -> None:
+        self.ends.append(span.span_id)
+
+    def shutdown(self) -> None:
+        return None
+
+    def force_flush(self) -> None:
+        return None
+
+
+async def test_case_38_a_turn_is_one_trace_with_whole_spans() -> None:
+    log = SpanLog()
+    set_trace_processors([log])
+    set_tracing_disabled(False)
+    try:
+        model = script(
+            response(call("ping", "c1", x="1"), call("ping", "c2", x="2")), response(says("done"))
+        )
+        await session_of(Agent(name="A", model=model, tools=[ping])).turn("go")
+    finally:
+        set_tracing_disabled(True)
+        set_trace_processors([])
+    assert len(set(log.traces)) == 1
+    assert set(log.groups) == {"session-1"}
+    assert sorted(log.ends) == sorted(log.spans)
+    assert len(set(log.ends)) == len(log.ends), "each span ends once"
+    for span in log.spans.values():
+        assert span.trace_id == log.traces[0]
+        assert span.parent_id is None or span.parent_id in log.spans
+    names = [getattr(s.span_data, "name", None) for s in log.spans.values()]
+    assert names.count("ping") >= 2
