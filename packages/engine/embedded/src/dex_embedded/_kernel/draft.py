@@ -274,12 +274,14 @@ class Draft:
         run = self.run
         self._release_retained()
         changes: list[Change] = []
-        steps_changed = bool(self._new_steps or self._changed_steps or self._deleted_steps)
+        wake_at = run.wake_at if run.is_active else None
+        marks = (run.is_busy, wake_at)
         if self._is_new_run:
             changes.append(InsertRun(run))
-        elif self._header_changed or steps_changed:
-            # The header also holds what recovery and timers look for, which follows from steps.
+        elif self._header_changed or (self._steps_changed() and marks != run.stored_marks):
             changes.append(UpdateRun(run, self._bulk_changed))
+        if changes:
+            run.stored_marks = marks
         changes.extend(self._rows)
         changes.extend(AddMessage(message) for message in self._added.values())
         changes.extend(DeleteStep(ordinal) for ordinal in self._deleted_steps)
@@ -295,11 +297,14 @@ class Draft:
             changes=changes,
             commands=commands,
             outcome=outcome,
-            wake_at=run.wake_at if run.is_active else None,
+            wake_at=wake_at,
             closed=self.closed,
             written_keys=self._written_keys,
             ended_steps=self._ended_steps,
         )
+
+    def _steps_changed(self) -> bool:
+        return bool(self._new_steps or self._changed_steps or self._deleted_steps)
 
     def _release_retained(self) -> None:
         run = self.run
@@ -310,6 +315,7 @@ class Draft:
                 self._rows.append(RemoveMessage(sequence, False))
         if run.has_old_versions and not any(_has_snapshot(step) for step in run.steps.values()):
             run.has_old_versions = False
+            self.change_header()
             self._rows.append(ForgetOldVersions())
 
 

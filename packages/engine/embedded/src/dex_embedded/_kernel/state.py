@@ -50,6 +50,9 @@ class Phase(enum.IntEnum):
     """WaitFor is done; the condition is not met yet. Evictable."""
 
 
+_BUSY_PHASES = frozenset({Phase.LOCKED_OUT, Phase.READY, Phase.HANDED_OUT})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationRef:
     """Names one attempt of one method of one step execution."""
@@ -154,10 +157,11 @@ class StepExecution:
     """(channel, messages) its wait consumed and its Execute has not answered for yet."""
     held_locks: tuple[str, ...] = ()
     wait_for_routing: Routing = NO_ROUTING
+    id: str = field(init=False)
+    """Step type and number; fixed."""
 
-    @property
-    def id(self) -> str:
-        return f"{self.step_type}-{self.number}"
+    def __post_init__(self) -> None:
+        self.id = f"{self.step_type}-{self.number}"
 
     @property
     def ref(self) -> InvocationRef:
@@ -313,9 +317,18 @@ class FlowRun:
     rpcs: dict[str, RpcCall] = field(default_factory=dict[str, RpcCall])
     """Transactional and locking RPCs in flight, by call id. Memory only."""
 
+    stored_marks: tuple[bool, float | None] | None = field(default=None, compare=False)
+    """`is_busy` and `wake_at` as last given to the store. Memory only."""
+
     @property
     def is_active(self) -> bool:
         return self.status is FlowStatus.RUNNING
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an engine that starts has to look at the run at once, not when its time comes:
+        some method is in progress, pending, or waits for locks."""
+        return any(step.phase in _BUSY_PHASES for step in self.steps.values())
 
     @property
     def is_idle(self) -> bool:

@@ -15,6 +15,9 @@ from contextlib import suppress
 
 from dex_embedded._store.errors import StoreFailedError
 
+UNHURRIED_SECONDS = 0.005
+"""How long work that nobody waits for may wait for other work to be committed with."""
+
 Statement = tuple[str, Sequence[object]]
 """SQL text and its parameters."""
 
@@ -90,14 +93,19 @@ class GroupCommit:
         self._failure: StoreFailedError | None = None
         self._open: Batch | None = None
         self._open_statements = 0
+        self._open_is_hurried = False
         self._committing: Batch | None = None
         self._next: Batch | None = None
         self._next_statements: list[Statement] = []
+        self._next_is_hurried = False
         self._checkpoint_wanted = False
         self.commits = 0
 
-    def stage(self, statements: Sequence[Statement]) -> Batch:
+    def stage(self, statements: Sequence[Statement], *, hurried: bool = True) -> Batch:
         """Take statements as one piece of work.
+
+        Work that is not hurried goes with the next COMMIT that somebody waits for, or with one of
+        its own a moment later.
 
         Without statements the piece is durable as soon as everything staged before it is.
 
@@ -112,8 +120,9 @@ class GroupCommit:
             if self._next is None:
                 self._next = Batch()
             self._next_statements.extend(statements)
+            self._next_is_hurried |= hurried
             return self._next
-        batch = self._ensure_open()
+        batch = self._ensure_open(hurried)
         self._execute(statements)
         if self._failure is not None:
             raise self._failure
@@ -130,13 +139,22 @@ class GroupCommit:
             newest.is_durable = True
         return newest
 
-    def _ensure_open(self) -> Batch:
+    def _ensure_open(self, hurried: bool) -> Batch:
         if self._open is None:
             self._open = Batch()
             self._open_statements = 0
+            self._schedule_commit(hurried)
+        elif hurried and not self._open_is_hurried:
+            self._schedule_commit(hurried)
+        return self._open
+
+    def _schedule_commit(self, hurried: bool) -> None:
+        self._open_is_hurried = hurried
+        if hurried:
             # The rest of this turn of the loop joins the batch.
             self._loop.call_soon(self._begin_commit)
-        return self._open
+        else:
+            self._loop.call_later(UNHURRIED_SECONDS, self._begin_commit)
 
     def _execute(self, statements: Sequence[Statement]) -> None:
         connection = self._connection
@@ -151,7 +169,7 @@ class GroupCommit:
             self._open_statements += len(statements)
 
     def _begin_commit(self) -> None:
-        if self._failure is not None or self._open is None:
+        if self._failure is not None or self._open is None or self._committing is not None:
             return
         self._committing, self._open = self._open, None
         future = self._executor.submit(self._commit, self._checkpoint_wanted)
@@ -182,7 +200,8 @@ class GroupCommit:
             waiting, self._next_statements = self._next_statements, []
             self._open_statements = 0
             self._execute(waiting)
-            self._loop.call_soon(self._begin_commit)
+            self._schedule_commit(self._next_is_hurried)
+            self._next_is_hurried = False
         batch.succeed()
         self._after_commit(statements)
 

@@ -110,8 +110,11 @@ class Store(Protocol):
         """A primary key for a new run, never given before (`Moment.new_run_key`)."""
         ...
 
-    def stage(self, *transitions: Transition) -> Ticket:
+    def stage(self, *transitions: Transition, hurried: bool = True) -> Ticket:
         """Take the changes of one or more transitions as one atomic piece of work.
+
+        With `hurried` false nobody waits for it: it goes with the next commit, or with one of its
+        own after some milliseconds.
 
         Call it right after `decide`, before the next decision on the same run. Nothing of the
         transitions is needed afterwards.

@@ -57,8 +57,11 @@ class SnapshotRecord:
     """The sequences of the messages it shows, by channel."""
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def to_text(record: object) -> str:
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    return _encode(record)
 
 
 def from_text(text: str) -> Record:
@@ -167,6 +170,25 @@ def dump_fixed(step: StepExecution) -> Record:
             "recovery_error": _dump_recovery(step.recovery_error),
         }
     )
+
+
+_REMEMBERED_OPTIONS = 1_000
+_options_texts: dict[int, tuple[StepOptions, str]] = {}
+"""The text of options by identity: a step type usually comes with the same object every time. The
+object is kept, so that its identity cannot pass to another."""
+
+
+def fixed_text(step: StepExecution) -> str:
+    """The text of `dump_fixed`."""
+    if step.recovery_error is not None:
+        return to_text(dump_fixed(step))
+    remembered = _options_texts.get(id(step.options))
+    if remembered is None:
+        if len(_options_texts) >= _REMEMBERED_OPTIONS:
+            _options_texts.clear()
+        remembered = (step.options, to_text(dump_fixed(step)))
+        _options_texts[id(step.options)] = remembered
+    return remembered[1]
 
 
 def load_fixed(record: Record) -> tuple[StepOptions, RecoveryError | None]:

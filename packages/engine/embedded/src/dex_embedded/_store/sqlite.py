@@ -132,7 +132,7 @@ class SqliteStore:
         self._last_run_key += 1
         return self._last_run_key
 
-    def stage(self, *transitions: Transition) -> Ticket:
+    def stage(self, *transitions: Transition, hurried: bool = True) -> Ticket:
         statements: list[Statement] = []
         unsaved: dict[tuple[int, str], RecordedRequest] = {}
         for transition in transitions:
@@ -141,7 +141,7 @@ class SqliteStore:
             for change in transition.changes:
                 if isinstance(change, RecordRequest):
                     unsaved[key, change.request.request_id] = change.request
-        ticket = self._commits.stage(statements)
+        ticket = self._commits.stage(statements, hurried=hurried)
         if unsaved:
             self._unsaved_requests.update(unsaved)
             ticket.add_callback(lambda: self._forget_unsaved(unsaved))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from dex_embedded._kernel.events import HistoryEvent
-from dex_embedded._kernel.state import FlowRun, Phase, StepExecution
+from dex_embedded._kernel.state import FlowRun, StepExecution
 from dex_embedded._kernel.transition import (
     AddMessage,
     AppendEvent,
@@ -26,15 +26,13 @@ from dex_embedded._kernel.values import AttributeVersion, IndexWrite
 from dex_embedded._store.group_commit import Statement
 from dex_embedded._store.records import (
     dump_bulk,
-    dump_fixed,
     dump_given,
     dump_header,
     dump_state,
+    fixed_text,
     to_text,
 )
 from dex_embedded._store.schema import row_id
-
-_BUSY_PHASES = frozenset({Phase.LOCKED_OUT, Phase.READY, Phase.HANDED_OUT})
 
 
 def statements_for(
@@ -121,7 +119,7 @@ def _insert_run(run: FlowRun) -> list[Statement]:
                 run.started_at,
                 int(run.status),
                 run.closed_at,
-                is_busy(run),
+                run.is_busy,
                 _wake_at(run),
                 to_text(dump_header(run)),
                 to_text(dump_bulk(run)),
@@ -134,7 +132,7 @@ def _update_run(run: FlowRun, *, bulk: bool) -> Statement:
     parameters: list[object] = [
         int(run.status),
         run.closed_at,
-        is_busy(run),
+        run.is_busy,
         _wake_at(run),
         to_text(dump_header(run)),
     ]
@@ -143,11 +141,6 @@ def _update_run(run: FlowRun, *, bulk: bool) -> Statement:
         assignments += ", bulk = ?"
         parameters.append(to_text(dump_bulk(run)))
     return f"UPDATE run SET {assignments} WHERE key = ?", (*parameters, run.key)
-
-
-def is_busy(run: FlowRun) -> bool:
-    """Whether the run has to be looked at as soon as an engine starts, not when its time comes."""
-    return any(step.phase in _BUSY_PHASES for step in run.steps.values())
 
 
 def _wake_at(run: FlowRun) -> float | None:
@@ -201,7 +194,7 @@ def _put_step(run_key: int, step: StepExecution, *, is_new: bool, given: bool) -
             step.number,
             step.from_id,
             step.input,
-            to_text(dump_fixed(step)),
+            fixed_text(step),
             given_text,
             state,
         ),
