@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from dex import AsyncContext, Context, StepDecision, Timer, Wait, dead_end, go_to_many
 
@@ -58,6 +59,9 @@ from dex_agents.values import (
     ToolCallCompleted,
     ToolCallStatus,
 )
+
+#: Turns of the event loop in which the worker hands queued frames to the transport.
+_SEND_TURNS: Final = 10
 
 
 def _record(context: Context, tool_call_id: str) -> AgentToolCall:
@@ -152,6 +156,16 @@ class AwaitToolApproval(SessionStep[str]):
         )
 
 
+async def _let_frames_leave() -> None:
+    """Give the worker the turns of the event loop it needs to send what was queued.
+
+    A heartbeat returns once its frame is queued. A tool that blocks the loop right away would
+    otherwise keep the frame back until it ends.
+    """
+    for _ in range(_SEND_TURNS):
+        await asyncio.sleep(0)
+
+
 class ToolStep(SessionStep[str]):
     """What both Steps that run a tool do."""
 
@@ -168,6 +182,7 @@ class ToolStep(SessionStep[str]):
             events.flush()
             # The engine should have seen a sign of this attempt before the tool has any effect.
             await context.heartbeat()
+            await _let_frames_leave()
             return _finish(context, await self._run(context, record, events), events)
 
     async def _run(
