@@ -17,7 +17,7 @@ from typing import Final
 from dex_embedded._kernel.decide import decide
 from dex_embedded._kernel.inputs import Input, Recover
 from dex_embedded._kernel.state import FlowRun, InvocationRef
-from dex_embedded._kernel.transition import Command, Moment, Transition
+from dex_embedded._kernel.transition import Command, HandOut, Moment, Transition
 from dex_embedded._runtime.faults import AFTER, BEFORE, COMMIT, Faults
 from dex_embedded._runtime.worker_streams import WorkerTask
 from dex_embedded._store.protocol import RunSummary, Store, Ticket
@@ -133,7 +133,12 @@ class RunTable:
     # --- changing --------------------------------------------------------------------------------
 
     def apply(
-        self, resident: ResidentRun, message: Input, *, subject: str = "", place: str = COMMIT
+        self,
+        resident: ResidentRun,
+        message: Input,
+        *,
+        subject: str = "",
+        place: str = COMMIT,
     ) -> Transition:
         """Decides `message` on the run and stages what follows.
 
@@ -160,12 +165,14 @@ class RunTable:
         """Stages decisions that must become durable together."""
         to_store = [transition for _, transition in decisions if transition.changes]
         ticket: Ticket | None = None
+        # Nobody waits for the mark of an attempt that may be repeated.
+        hurried = any(not _is_soft(transition) for transition in to_store)
         if to_store:
             self._faults.reach(place + BEFORE, subject)
-            ticket = self._store.stage(*to_store)
+            ticket = self._store.stage(*to_store, hurried=hurried)
         for resident, transition in decisions:
             self._touch(resident)
-            if ticket is not None:
+            if ticket is not None and hurried:
                 resident.ticket = ticket
             self._decided(resident, transition)
 
@@ -222,3 +229,8 @@ class RunTable:
         resident.last_used = self._monotonic()
         if resident.run.key in self._by_key:
             self._by_key.move_to_end(resident.run.key)
+
+
+def _is_soft(transition: Transition) -> bool:
+    """Whether losing the transition in a crash would only repeat what may be repeated."""
+    return isinstance(transition.outcome, HandOut) and not transition.outcome.durable_first
