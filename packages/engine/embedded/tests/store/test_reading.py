@@ -45,6 +45,7 @@ from dex_embedded._kernel.values import (
     StopType,
     WaitingType,
 )
+from dex_embedded._store import reading
 from dex_embedded._store.records import dump_options, from_text, load_options, to_text
 from dex_embedded._store.sqlite import SqliteStore
 
@@ -193,6 +194,31 @@ async def test_a_snapshot_comes_back_although_everything_it_shows_has_changed(
         invocation = loaded.steps["A-1"].invocation
         assert invocation is not None
         assert invocation.snapshot == first.snapshot
+
+
+async def test_a_loaded_run_fetches_map_entries_when_they_are_asked_for(tmp_path: Path) -> None:
+    many = {f"m/{number}": b"%d" % number for number in range(50)}
+    async with opened(tmp_path) as store:
+        flow = StoredFlow(store, start_with(flow_id="f", attributes={"a": b"1", **many}))
+        loaded = await reloaded(store, flow)
+        assert [version.key for version in loaded.attributes.in_memory()] == ["a"]
+        found = loaded.attributes.get("m/7")
+        assert found is not None
+        assert found.value == b"7"
+        assert [version.key for version in loaded.attributes.in_memory()] == ["a", "m/7"]
+        assert loaded == flow.run
+
+
+async def test_one_map_entry_is_found_by_its_key_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        statements: list[str] = []
+        store._reader.set_trace_callback(statements.append)
+        reading.StoredAttributes(store._reader, 1).entry("m/7")
+        store._reader.set_trace_callback(None)
+        plan = store._reader.execute(f"EXPLAIN QUERY PLAN {statements[0]}").fetchall()
+        steps = [row[3] for row in plan]
+        assert "SEARCH a USING PRIMARY KEY (run=? AND map=? AND key=?)" in steps
+        assert "SEARCH v USING INTEGER PRIMARY KEY (rowid=?)" in steps
 
 
 async def test_nothing_of_old_versions_stays_behind_when_no_snapshot_needs_them(

@@ -11,6 +11,7 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from dex_embedded._kernel.values import (
     NO_ROUTING,
@@ -195,17 +196,45 @@ class RpcCall:
     lock_keys: tuple[str, ...]
 
 
+class AttributeSource(Protocol):
+    """Where map entries come from that are not in memory yet; the store's side of `AttributeTable`.
+
+    It answers from the state the run was loaded with. What has changed since is in the table.
+    """
+
+    def entry(self, key: str) -> AttributeVersion | None:
+        """The entry with exactly this key."""
+        ...
+
+    def entries(self, map_name: str) -> Iterable[AttributeVersion]:
+        """All entries of a map."""
+        ...
+
+    def everything(self) -> Iterable[AttributeVersion]:
+        """All entries of all maps."""
+        ...
+
+
 class AttributeTable:
     """The attributes of one run: ordinary ones together, map entries by map.
 
-    A key without `/` is ordinary; any other belongs to the map before its first `/`.
+    A key without `/` is ordinary; any other belongs to the map before its first `/`. Ordinary
+    attributes are always in memory. With a source, map entries are fetched when they are first
+    asked for: one by one, or a map as a whole; so a large map costs by the keys that are used.
     """
 
-    __slots__ = ("_maps", "_ordinary")
+    __slots__ = ("_absent", "_complete", "_maps", "_ordinary", "_source")
 
-    def __init__(self, versions: Iterable[AttributeVersion] = ()) -> None:
+    def __init__(
+        self, versions: Iterable[AttributeVersion] = (), source: AttributeSource | None = None
+    ) -> None:
         self._ordinary: dict[str, AttributeVersion] = {}
         self._maps: dict[str, dict[str, AttributeVersion]] = {}
+        self._absent: set[str] = set()
+        """Keys known not to be there, whatever the source says."""
+        self._complete: set[str] = set()
+        """Maps the source has nothing to add to."""
+        self._source = source
         for version in versions:
             self.put(version)
 
@@ -213,24 +242,36 @@ class AttributeTable:
         name, slash, _ = key.partition("/")
         if not slash:
             return self._ordinary.get(key)
-        return self._maps.get(name, {}).get(key)
+        version = self._maps.get(name, {}).get(key)
+        if version is None and self._may_have(name) and key not in self._absent:
+            assert self._source is not None
+            version = self._source.entry(key)
+            if version is None:
+                self._absent.add(key)
+            else:
+                self._maps.setdefault(name, {})[key] = version
+        return version
 
     def put(self, version: AttributeVersion) -> None:
         name, slash, _ = version.key.partition("/")
         entries = self._maps.setdefault(name, {}) if slash else self._ordinary
         entries[version.key] = version
+        self._absent.discard(version.key)
 
     def remove(self, key: str) -> AttributeVersion | None:
         """Take the key away; None when it was not there."""
+        version = self.get(key)
+        if version is None:
+            return None
         name, slash, _ = key.partition("/")
         if not slash:
-            return self._ordinary.pop(key, None)
-        entries = self._maps.get(name)
-        if entries is None:
-            return None
-        version = entries.pop(key, None)
+            return self._ordinary.pop(key)
+        entries = self._maps[name]
+        del entries[key]
         if not entries:
             del self._maps[name]
+        if self._may_have(name):
+            self._absent.add(key)
         return version
 
     def ordinary(self) -> Iterable[AttributeVersion]:
@@ -238,25 +279,52 @@ class AttributeTable:
 
     def entries(self, map_name: str) -> Iterable[AttributeVersion]:
         """All entries of one map, in no particular order."""
+        if self._may_have(map_name):
+            assert self._source is not None
+            self._add(self._source.entries(map_name))
+            self._complete.add(map_name)
         return self._maps.get(map_name, {}).values()
 
+    def _may_have(self, map_name: str) -> bool:
+        """Whether the source may have entries of the map that are not here."""
+        return self._source is not None and map_name not in self._complete
+
+    def _add(self, versions: Iterable[AttributeVersion]) -> None:
+        """Take versions from the source, unless something newer is known of their keys."""
+        for version in versions:
+            name = version.key.partition("/")[0]
+            if name in self._complete or version.key in self._absent:
+                continue
+            self._maps.setdefault(name, {}).setdefault(version.key, version)
+
+    def _load_everything(self) -> None:
+        if self._source is not None:
+            self._add(self._source.everything())
+            self._absent.clear()
+            self._source = None
+
     def __iter__(self) -> Iterator[AttributeVersion]:
+        """Every attribute, ordinary ones first. Loads everything."""
+        self._load_everything()
+        return self.in_memory()
+
+    def in_memory(self) -> Iterator[AttributeVersion]:
+        """What is in memory now, ordinary attributes first."""
         yield from self._ordinary.values()
         for entries in self._maps.values():
             yield from entries.values()
 
-    def __len__(self) -> int:
-        return len(self._ordinary) + sum(len(entries) for entries in self._maps.values())
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AttributeTable):
             return NotImplemented
+        self._load_everything()
+        other._load_everything()
         return self._ordinary == other._ordinary and self._maps == other._maps
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        return f"<AttributeTable {len(self._ordinary)} ordinary, {len(self._maps)} maps>"
+        return f"<AttributeTable {len(self._ordinary)} ordinary, {len(self._maps)} maps in memory>"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from dex_embedded._kernel.inputs import RecordedRequest
-from dex_embedded._kernel.snapshot import select_attributes
 from dex_embedded._kernel.state import AttributeTable, FlowRun, Phase, Snapshot, StepExecution
 from dex_embedded._kernel.values import (
     AttributeVersion,
@@ -16,6 +15,7 @@ from dex_embedded._kernel.values import (
     FlowStatus,
     IndexType,
     Method,
+    Selection,
 )
 from dex_embedded._store.protocol import IndexedValue, RunSummary, StoredEvent
 from dex_embedded._store.records import (
@@ -29,7 +29,7 @@ from dex_embedded._store.records import (
     load_wait,
     load_wait_for_routing,
 )
-from dex_embedded._store.schema import number_of, row_id, row_range
+from dex_embedded._store.schema import map_of, number_of, row_id, row_range
 
 SUMMARY_COLUMNS = (
     "key, flow_id, run_id, first_run_id, run_attempt, flow_type, request_id, status, started_at,"
@@ -94,8 +94,8 @@ def load_run(connection: sqlite3.Connection, run_key: int) -> FlowRun:
     if row is None:
         raise KeyError(f"no run with key {run_key}")
     run = _run_from(summary_from(row), from_text(row[10]), from_text(row[11]))
-    current, replaced = _read_attributes(connection, run_key)
-    run.attributes = AttributeTable(current)
+    stored = StoredAttributes(connection, run_key)
+    run.attributes = AttributeTable(stored.ordinary(), stored)
     messages = _read_messages(connection, run)
     for rowid, step_type, number, from_id, step_input, fixed, given, state in connection.execute(
         "SELECT id, step_type, number, from_id, input, fixed, given, state FROM step"
@@ -125,7 +125,7 @@ def load_run(connection: sqlite3.Connection, run_key: int) -> FlowRun:
             wait_for_routing=load_wait_for_routing(record),
         )
         if step.invocation is not None:
-            step.invocation.snapshot = _rebuild_snapshot(step, record, current, replaced, messages)
+            step.invocation.snapshot = _rebuild_snapshot(step, record, stored, messages)
         run.steps[step.id] = step
         for key in step.held_locks:
             run.locks[key] = step.id
@@ -161,28 +161,53 @@ def _run_from(summary: RunSummary, header: Record, bulk: Record) -> FlowRun:
     return run
 
 
-_Replaced = list[tuple[AttributeVersion, int]]
-"""Versions no longer in force, with the version that replaced each."""
+class StoredAttributes:
+    """The attributes of one run as the store has them; the source of its `AttributeTable`."""
 
+    def __init__(self, connection: sqlite3.Connection, run_key: int) -> None:
+        self._connection = connection
+        self._run_key = run_key
 
-def _read_attributes(
-    connection: sqlite3.Connection, run_key: int
-) -> tuple[list[AttributeVersion], _Replaced]:
-    current: list[AttributeVersion] = []
-    replaced: _Replaced = []
-    for key, version, until, hard_delete, value in connection.execute(
-        "SELECT a.key, a.version, a.until, a.hard_delete, v.value FROM attribute AS a"
-        " JOIN attribute_value AS v ON v.id = ? + a.version WHERE a.run = ?",
-        (row_id(run_key, 0), run_key),
-    ):
-        stored = AttributeVersion(
-            key=key, version=version, value=value, hard_delete=bool(hard_delete)
-        )
-        if until is None:
-            current.append(stored)
-        else:
-            replaced.append((stored, until))
-    return current, replaced
+    def ordinary(self) -> list[AttributeVersion]:
+        return self.entries("")
+
+    def entry(self, key: str) -> AttributeVersion | None:
+        found = self._read("AND a.map = ? AND a.key = ? AND a.until IS NULL", map_of(key), key)
+        return found[0] if found else None
+
+    def entries(self, map_name: str) -> list[AttributeVersion]:
+        return self._read("AND a.map = ? AND a.until IS NULL", map_name)
+
+    def everything(self) -> list[AttributeVersion]:
+        return self._read("AND a.map <> '' AND a.until IS NULL")
+
+    def as_of(self, version: int, selection: Selection) -> tuple[AttributeVersion, ...]:
+        """What a snapshot of that moment shows: ordinary attributes and the selection, by key."""
+        then = "AND a.version <= ? AND (a.until IS NULL OR a.until > ?)"
+        moment = (version, version)
+        whole = {name[:-1] for name in selection.attribute_maps if name.endswith("/")}
+        shown = self._read(f"AND a.map = '' {then}", *moment)
+        for name in whole:
+            shown.extend(self._read(f"AND a.map = ? {then}", name, *moment))
+        for key in selection.attribute_maps:
+            if not key.endswith("/") and map_of(key) not in whole:
+                shown.extend(
+                    self._read(f"AND a.map = ? AND a.key = ? {then}", map_of(key), key, *moment)
+                )
+        shown.sort(key=lambda stored: stored.key)
+        return tuple(shown)
+
+    def _read(self, condition: str, *parameters: object) -> list[AttributeVersion]:
+        rows = self._connection.execute(
+            "SELECT a.key, a.version, a.hard_delete, v.value FROM attribute AS a"
+            " JOIN attribute_value AS v ON v.id = ? + a.version"
+            f" WHERE a.run = ? {condition}",
+            (row_id(self._run_key, 0), self._run_key, *parameters),
+        ).fetchall()
+        return [
+            AttributeVersion(key=key, version=version, value=value, hard_delete=bool(hard_delete))
+            for key, version, hard_delete, value in rows
+        ]
 
 
 def _read_messages(connection: sqlite3.Connection, run: FlowRun) -> dict[int, ChannelMessage]:
@@ -207,23 +232,17 @@ def _read_messages(connection: sqlite3.Connection, run: FlowRun) -> dict[int, Ch
 def _rebuild_snapshot(
     step: StepExecution,
     record: Record,
-    current: Iterable[AttributeVersion],
-    replaced: _Replaced,
+    attributes: StoredAttributes,
     messages: dict[int, ChannelMessage],
 ) -> Snapshot | None:
     """The snapshot as it was: the versions in force at its moment, the messages it showed."""
     stored = load_snapshot_record(record)
     if stored is None:
         return None
-    as_of = stored.as_of
     selection = step.options.of(step.method).selection
-    then = AttributeTable(version for version in current if version.version <= as_of)
-    for version, until in replaced:
-        if version.version <= as_of < until:
-            then.put(version)
     return Snapshot(
-        as_of=as_of,
-        attributes=select_attributes(then, selection),
+        as_of=stored.as_of,
+        attributes=attributes.as_of(stored.as_of, selection),
         channel_sizes=stored.channel_sizes,
         messages=tuple(
             (name, tuple(messages[sequence] for sequence in sequences))

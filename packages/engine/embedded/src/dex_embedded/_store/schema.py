@@ -45,16 +45,18 @@ _VERSION_1: Final = (
     "CREATE INDEX run_busy ON run (key) WHERE busy = 1",
     "CREATE INDEX run_wake ON run (wake_at) WHERE wake_at IS NOT NULL",
     "CREATE INDEX run_by_start ON run (started_at, key)",
-    # Which version of a key is, or was, in force. `until` is NULL for the version in force, else
-    # the version that replaced it; replaced rows stay only while a snapshot in use may show them.
+    # Which version of a key is, or was, in force. `map` is empty for an ordinary attribute. `until`
+    # is NULL for the version in force, else the version that replaced it; replaced rows stay only
+    # while a snapshot in use may show them.
     """
     CREATE TABLE attribute (
         run INTEGER NOT NULL,
+        map TEXT NOT NULL,
         key TEXT NOT NULL,
         version INTEGER NOT NULL,
         until INTEGER,
         hard_delete INTEGER NOT NULL,
-        PRIMARY KEY (run, key, version)
+        PRIMARY KEY (run, map, key, version)
     ) WITHOUT ROWID
     """,
     "CREATE INDEX attribute_replaced ON attribute (run) WHERE until IS NOT NULL",
@@ -138,6 +140,12 @@ FORMAT_VERSION: Final = len(MIGRATIONS)
 def row_id(run_key: int, number: int) -> int:
     """The rowid of something numbered inside a run."""
     return run_key << NUMBER_BITS | number
+
+
+def map_of(key: str) -> str:
+    """The map an attribute key belongs to; empty for an ordinary attribute."""
+    name, slash, _ = key.partition("/")
+    return name if slash else ""
 
 
 def row_range(run_key: int) -> tuple[int, int]:

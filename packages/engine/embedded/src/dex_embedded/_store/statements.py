@@ -32,7 +32,7 @@ from dex_embedded._store.records import (
     fixed_text,
     to_text,
 )
-from dex_embedded._store.schema import row_id
+from dex_embedded._store.schema import map_of, row_id
 
 
 def statements_for(
@@ -154,8 +154,8 @@ def _insert_attribute(run_key: int, version: AttributeVersion) -> list[Statement
             (row_id(run_key, version.version), version.value),
         ),
         (
-            "INSERT INTO attribute (run, key, version, hard_delete) VALUES (?, ?, ?, ?)",
-            (run_key, version.key, version.version, version.hard_delete),
+            "INSERT INTO attribute (run, map, key, version, hard_delete) VALUES (?, ?, ?, ?, ?)",
+            (run_key, map_of(version.key), version.key, version.version, version.hard_delete),
         ),
     ]
 
@@ -164,8 +164,8 @@ def _replace(
     run_key: int, replaced: AttributeVersion, until: int, *, retain: bool
 ) -> list[Statement]:
     """Take a version out of force. Its value stays for history, unless it must leave no trace."""
-    where = "WHERE run = ? AND key = ? AND version = ?"
-    key = (run_key, replaced.key, replaced.version)
+    where = "WHERE run = ? AND map = ? AND key = ? AND version = ?"
+    key = (run_key, map_of(replaced.key), replaced.key, replaced.version)
     erase = (
         "DELETE FROM attribute_value WHERE id = ?",
         (row_id(run_key, replaced.version),),
