@@ -15,8 +15,8 @@ sync: ## install everything into .venv
 demo: sync ## run the support agent; options as ARGS="--yes --no-kill"
 	@.venv/bin/python docs/examples/support_agent/demo.py $(ARGS)
 
-test: ## run all tests but the long ones
-	@$(tools) test
+test: ## run all tests but the long ones; ARGS="--alone" runs every ci.sh in full
+	@$(tools) test $(ARGS)
 
 check: ## lint, types and the repository's own rules
 	@$(tools) check
@@ -24,7 +24,7 @@ check: ## lint, types and the repository's own rules
 format: sync ## rewrite the code in the one format
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
 
-smoke: ## build every package, install each alone elsewhere, use it
+smoke: ## build all, install each alone elsewhere, use it; options as ARGS="--python this"
 	@$(tools) smoke $(ARGS)
 
 crash: ## kill real processes hundreds of times; options as ARGS="--kills 50"

@@ -60,20 +60,23 @@ def check_everything(root: Path) -> int:
     return _run_all(root, environment, [*_lint("."), ["pyright"], ["pytest", "tests"]])
 
 
-def run_tests(root: Path, extra: Mapping[str, str] | None = None) -> int:
+def run_tests(root: Path, extra: Mapping[str, str] | None = None, *, alone: bool = False) -> int:
     """Run the tests of every discovered package, then those of the tools and the repository.
 
     Args:
         root: The repository.
         extra: Environment variables for the packages' scripts, such as `DEXCLI`.
+        alone: Run each package's script as it is, lint and types included, in an environment of its
+            own, instead of the tests alone in `.venv`.
     """
     environment = sync(root)
     # The scripts use the interpreter that runs this, or they would install for another one.
     env = {**os.environ, **(extra or {}), "PYTHON": str(base_interpreter())}
+    options = [] if alone else ["--shared", "--only", "tests"]
     failed: list[str] = []
     for job in discover(root):
         say(f"testing {job.name}")
-        if run_for_code([root / job.script, "--shared", "--only", "tests"], cwd=root, env=env) != 0:
+        if run_for_code([root / job.script, *options], cwd=root, env=env) != 0:
             failed.append(job.name)
     others = [name for name in ("tools/tests", "tests", "docs") if (root / name).is_dir()]
     say(f"testing {', '.join(others)}")

@@ -52,7 +52,11 @@ def add_to(commands: Commands) -> None:
     )
 
     commands.add("check", _check, "lint and type-check everything and test the repository's rules")
-    commands.add("test", _test, "run every test but the long ones")
+
+    added = commands.add("test", _test, "run every test but the long ones")
+    added.add_argument(
+        "--alone", action="store_true", help="run each ci.sh in full, in an environment of its own"
+    )
 
     added = commands.add("crash", _crash, "run the tests that kill real processes many times")
     added.add_argument(
@@ -101,8 +105,8 @@ def _check(root: Path, _: argparse.Namespace) -> int:
     return check_everything(root)
 
 
-def _test(root: Path, _: argparse.Namespace) -> int:
-    return run_tests(root)
+def _test(root: Path, parsed: argparse.Namespace) -> int:
+    return run_tests(root, alone=parsed.alone)
 
 
 def _crash(root: Path, parsed: argparse.Namespace) -> int:

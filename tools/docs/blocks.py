@@ -6,8 +6,8 @@ follows `python` on the fence can say otherwise:
 - `python no-run: REASON` is only parsed; the reason tells the reader of the source why.
 - `python file=PATH` has to stand in that file, word for word; the file has tests of its own.
 
-A page whose code calls a model names a script for the scripted model server in a comment:
-`<!-- docs-test: model-script=PATH -->`. Paths are relative to the page.
+A page whose code calls a model names a script for the scripted model server in a comment on a line
+of its own: `<!-- docs-test: model-script=PATH -->`. Paths are relative to the page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
 _OTHER_NAMES = ("py", "python3", "pycon")
 _NO_RUN = re.compile(r"no-run: (?P<reason>\S+ \S+ \S+.*)")
 _FILE = re.compile(r"file=(?P<path>\S+)")
-_MODEL_SCRIPT = re.compile(r"<!-- docs-test: model-script=(?P<path>\S+) -->")
+_MODEL_SCRIPT = re.compile(r"^<!-- docs-test: model-script=(?P<path>\S+) -->$", re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\$ )?(?P<line>(?:make|python3 -m tools)(?: [^#|&;<>]*)?)(?:#.*)?$")
 
 

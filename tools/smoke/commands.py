@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,9 @@ from tools.smoke.trial import RESOLUTIONS, Trial, run_trial
 from tools.uv import open_toolbox
 from tools.workspace import Member, read_members
 
+# The version that runs this.
+_THIS = "this"
+
 
 def add_to(commands: Commands) -> None:
     """Add the commands of this area."""
@@ -26,7 +30,7 @@ def add_to(commands: Commands) -> None:
     added.add_argument(
         "--python",
         action="append",
-        choices=SUPPORTED,
+        choices=[*SUPPORTED, _THIS],
         help="repeatable; every supported version that the machine has when left out",
     )
     added.add_argument(
@@ -109,7 +113,8 @@ def plan_trials(
 
 
 def _pythons(minors: Sequence[str] | None) -> list[Interpreter]:
-    wanted = minors or SUPPORTED
+    this = f"{sys.version_info.major}.{sys.version_info.minor}"
+    wanted = [this if minor == _THIS else minor for minor in minors or SUPPORTED]
     found = find_pythons(wanted)
     for interpreter in found:
         say(f"Python {interpreter.version}: {interpreter.path}, {interpreter.found}")

@@ -133,6 +133,17 @@ def test_testing_runs_every_discovered_script_in_order_then_the_rest(
     ]
 
 
+def test_testing_alone_runs_each_script_as_it_is(workspace: Path, commands: Commands) -> None:
+    (workspace / "tests").mkdir()
+    assert main(["test", "--alone"], root=workspace) == 0
+    assert commands.lines == [
+        "packages/engine/embedded/ci.sh",
+        "packages/agents/core/ci.sh",
+        "packages/agents/adapter/ci.sh",
+        ".venv/bin/pytest tests",
+    ]
+
+
 def test_one_failed_package_fails_the_whole_and_is_named(
     workspace: Path, commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
