@@ -16,6 +16,7 @@ from dex_embedded._kernel.inputs import (
     SkipTimer,
     StartFlow,
     StopFlow,
+    UpdateConfig,
 )
 from dex_embedded._kernel.start import PreviousRun, plan_start, start_run
 from dex_embedded._kernel.state import FlowRun
@@ -159,6 +160,17 @@ class FlowCalls:
 
     async def skip_timer(self, flow_id: str, run_id: str, skip: SkipTimer) -> None:
         await self._update(flow_id, run_id, skip)
+
+    async def update_config(
+        self, flow_id: str, run_id: str, merge: Callable[[FlowRun], UpdateConfig]
+    ) -> None:
+        """Changes settings of an active flow; `merge` makes the new ones from the run's."""
+        await self._update(flow_id, run_id, merge(self._existing(flow_id, run_id).run))
+
+    async def check_active(self, flow_id: str, run_id: str) -> None:
+        """Raises `CallError` unless the flow is active."""
+        if not self._existing(flow_id, run_id).run.is_active:
+            raise flow_not_exists(flow_id, run_id)
 
     async def _update(self, flow_id: str, run_id: str, message: Input) -> None:
         resident = self._existing(flow_id, run_id)

@@ -15,6 +15,8 @@ from dex_embedded._runtime.clock import Clock
 from dex_embedded._runtime.timer import CallLater, Timer
 
 HORIZON: Final = 60.0
+LONGEST_SLEEP: Final = 5.0
+"""The machine may have slept, or its clock may have been set: look at the time again after this."""
 BATCH: Final = 200
 """Runs woken, or read from the store, in one turn of the loop."""
 
@@ -87,7 +89,8 @@ class WakeUps:
             if self._timer[0] <= due:
                 return
             self._timer[1].cancel()
-        self._timer = (due, self._call_later(max(due - self._clock.wall(), 0.0), self._fire))
+        delay = min(max(due - self._clock.wall(), 0.0), LONGEST_SLEEP)
+        self._timer = (due, self._call_later(delay, self._fire))
 
     def _fire(self) -> None:
         self._timer = None

@@ -11,7 +11,8 @@ from typing import Final
 from dex.dexpb import dex_pb2 as pb
 from google.protobuf import empty_pb2
 
-from dex_embedded._kernel.inputs import SkipTimer, StartFlow, StopFlow
+from dex_embedded._kernel.inputs import SkipTimer, StartFlow, StopFlow, UpdateConfig
+from dex_embedded._kernel.state import FlowRun
 from dex_embedded._kernel.values import (
     Durability,
     IdReusePolicy,
@@ -245,6 +246,31 @@ class FlowService:
             index=index,
         )
         await self._engine.flows.skip_timer(request.flow_id, request.run_id, skip)
+        return _EMPTY
+
+    async def update_flow_config(self, request: pb.UpdateFlowConfigRequest) -> empty_pb2.Empty:
+        change = request.flow_config
+        if change.attribute_store_names.names:
+            raise invalid("this engine has no attribute stores")
+
+        def merge(run: FlowRun) -> UpdateConfig:
+            merged = pb.FlowConfig.FromString(run.config)
+            if change.HasField("worker_target"):
+                merged.ClearField("worker_target")
+            merged.MergeFrom(change)
+            return UpdateConfig(
+                config=merged.SerializeToString(),
+                default_durability=decode.decode_enum(Durability, merged.step_durability),
+            )
+
+        await self._engine.flows.update_config(request.flow_id, request.run_id, merge)
+        return _EMPTY
+
+    async def trigger_continue_as_new(
+        self, request: pb.TriggerContinueAsNewRequest
+    ) -> empty_pb2.Empty:
+        # A run here is never too long, so there is nothing to do but to check that it is active.
+        await self._engine.flows.check_active(request.flow_id, request.run_id)
         return _EMPTY
 
     # --- streams ---------------------------------------------------------------------------------

@@ -329,10 +329,23 @@ def flow_status(status: FlowStatus) -> pb.FlowStatus:
 
 
 def fitting(events: list[pb.FlowHistoryEvent]) -> list[pb.FlowHistoryEvent]:
-    """As many of the events, from the first on, as one reply can hold; at least one."""
+    """As many of the events, from the first on, as one reply can hold; at least one.
+
+    An event too large by itself comes without what its method was shown.
+    """
     total = 0
     for index, event in enumerate(events):
+        if event.ByteSize() > MAXIMUM_FRAME_BYTES // 2:
+            _leave_input_out(event)
         total += event.ByteSize() + 16
         if index and total > MAXIMUM_FRAME_BYTES:
             return events[:index]
     return events
+
+
+def _leave_input_out(event: pb.FlowHistoryEvent) -> None:
+    kind = event.WhichOneof("payload") or ""
+    if kind.startswith("step_"):
+        given: pb.StepMethodEventInput = getattr(event, kind).input
+        given.ClearField("attributes")
+        given.unavailable = True

@@ -46,6 +46,8 @@ SERVED: Final[dict[str, type[Message]]] = {
     "GetChannelMessages": pb.GetChannelMessagesRequest,
     "DeleteChannelMessage": pb.DeleteChannelMessageRequest,
     "SkipTimer": pb.SkipTimerRequest,
+    "UpdateFlowConfig": pb.UpdateFlowConfigRequest,
+    "TriggerContinueAsNew": pb.TriggerContinueAsNewRequest,
     "WriteStream": pb.WriteStreamRequest,
     "ReadStream": pb.ReadStreamRequest,
     "ListStreamMessages": pb.ListStreamMessagesRequest,
@@ -54,7 +56,7 @@ SERVED: Final[dict[str, type[Message]]] = {
 }
 """The calls that are served, each with its request message."""
 
-REFUSED: Final = ("ResetFlow", "UpdateFlowConfig", "TriggerContinueAsNew")
+REFUSED: Final = ("ResetFlow",)
 """Calls of the protocol that are answered UNIMPLEMENTED."""
 
 _Handler = Callable[[Any], Awaitable[Message]]
