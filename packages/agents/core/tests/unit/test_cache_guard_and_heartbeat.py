@@ -129,6 +129,18 @@ async def test_an_error_leaves_with_its_type_and_text_and_without_its_causes() -
     assert raised.value.__suppress_context__
 
 
+async def test_a_failure_is_logged_with_its_origin_in_text_that_can_be_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def failing_tool() -> None:
+        raise ValueError("bad \ud83d text")
+
+    with pytest.raises(StepFailedError):
+        await run_guarded(failing_tool)
+    caplog.text.encode()
+    assert "failing_tool" in caplog.text
+
+
 async def test_a_long_error_is_cut_to_what_the_engine_passes_on() -> None:
     async def handler() -> None:
         raise OSError("x" * 100_000)

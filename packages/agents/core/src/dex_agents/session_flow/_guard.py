@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from dex import retry_after
 
-from dex_agents._session.text import describe_error, is_encodable
+from dex_agents._session.text import describe_error, is_encodable, make_encodable
 from dex_agents.errors import DexAgentsError
 
 P = ParamSpec("P")
@@ -91,7 +91,9 @@ def _clean(error: BaseException) -> StepFailedError:
     if isinstance(error, StepFailedError):
         return error
     text = describe_error(error)
-    _LOG.warning("a handler failed: %s", text, exc_info=error)
+    # Formatted here, because a log handler would lose a line that it cannot encode.
+    trace = make_encodable("".join(traceback.format_exception(error)))
+    _LOG.warning("a handler failed: %s\n%s", text, trace.rstrip())
     clean = StepFailedError(text)
     if is_encodable("".join(traceback.format_tb(error.__traceback__))):
         clean = clean.with_traceback(error.__traceback__)
