@@ -5,6 +5,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from store_testing import FILE_NAME, StoredFlow, open_test_store, opened
 from dex_embedded._store.errors import (
     StoreDamagedError,
     StoreError,
+    StoreFailedError,
     StoreForeignError,
     StoreInUseError,
     StoreUnusableError,
@@ -114,6 +117,19 @@ async def test_an_overwritten_page_is_refused_as_damaged(tmp_path: Path) -> None
     assert isinstance(refused(tmp_path), StoreDamagedError)
 
 
+async def test_damage_that_shows_later_stops_the_store(tmp_path: Path) -> None:
+    path = await make_file(tmp_path, flows=1)
+    failures: list[BaseException] = []
+    store = open_test_store(tmp_path, failures)
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    with pytest.raises(StoreFailedError, match="could not be read"):
+        store.summary("some flow")
+    assert len(failures) == 1
+    with pytest.raises(StoreFailedError):
+        StoredFlow(store)
+    await store.close()
+
+
 async def test_a_missing_folder_and_a_folder_in_place_of_the_file_are_refused(
     tmp_path: Path,
 ) -> None:
@@ -166,12 +182,12 @@ def open_without_privileges(path: Path) -> str:
 
 
 @pytest.fixture
-def open_folder(tmp_path: Path) -> Path:
-    """A folder every user can reach."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o755)
-    return tmp_path
+def open_folder() -> Generator[Path]:
+    """A folder every user can reach. Not below pytest's own, which other sessions close again."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
 
 
 async def test_a_read_only_folder_is_refused_with_the_reason(open_folder: Path) -> None:

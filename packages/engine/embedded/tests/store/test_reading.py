@@ -212,10 +212,10 @@ async def test_a_loaded_run_fetches_map_entries_when_they_are_asked_for(tmp_path
 async def test_one_map_entry_is_found_by_its_key_alone(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         statements: list[str] = []
-        store._reader.set_trace_callback(statements.append)
+        store._reader._connection.set_trace_callback(statements.append)
         reading.StoredAttributes(store._reader, 1).entry("m/7")
-        store._reader.set_trace_callback(None)
-        plan = store._reader.execute(f"EXPLAIN QUERY PLAN {statements[0]}").fetchall()
+        store._reader._connection.set_trace_callback(None)
+        plan = store._reader.rows(f"EXPLAIN QUERY PLAN {statements[0]}")
         steps = [row[3] for row in plan]
         assert "SEARCH a USING PRIMARY KEY (run=? AND map=? AND key=?)" in steps
         assert "SEARCH v USING INTEGER PRIMARY KEY (rowid=?)" in steps
@@ -249,7 +249,7 @@ async def test_nothing_of_old_versions_stays_behind_when_no_snapshot_needs_them(
 
 def counts(store: SqliteStore) -> dict[str, int]:
     return {
-        table: store._reader.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        table: store._reader.rows(f"SELECT count(*) FROM {table}")[0][0]
         for table in ("attribute", "message", "step")
     }
 
@@ -263,7 +263,7 @@ async def test_a_hard_deleted_value_leaves_no_row(tmp_path: Path) -> None:
             write = AttributeWrite(key="s", value=value, hard_delete=True)
             flow.feed(SetAttributes(writes=(write,), request_id=f"{number}"))
             assert (await reloaded(store, flow)).attributes == flow.run.attributes
-        rows = store._reader.execute("SELECT value FROM attribute_value").fetchall()
+        rows = store._reader.rows("SELECT value FROM attribute_value")
         assert rows == []
 
 

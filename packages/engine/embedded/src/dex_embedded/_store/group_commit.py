@@ -164,7 +164,7 @@ class GroupCommit:
             for sql, parameters in statements:
                 connection.execute(sql, parameters)
         except sqlite3.Error as error:
-            self._fail(error)
+            self.fail(error)
         else:
             self._open_statements += len(statements)
 
@@ -190,7 +190,7 @@ class GroupCommit:
         if batch is None:
             return
         if error is not None:
-            batch.fail(self._fail(error))
+            batch.fail(self.fail(error))
             return
         self.commits += 1
         statements = self._open_statements
@@ -205,10 +205,10 @@ class GroupCommit:
         batch.succeed()
         self._after_commit(statements)
 
-    def _fail(self, error: BaseException) -> StoreFailedError:
-        """Give everything up: memory is ahead of the disk from here on."""
+    def fail(self, error: BaseException, what: str = "written") -> StoreFailedError:
+        """Give everything up: memory is ahead of the disk from here on, or the disk is broken."""
         if self._failure is None:
-            self._failure = StoreFailedError(f"the data file could not be written: {error}")
+            self._failure = StoreFailedError(f"the data file could not be {what}: {error}")
             self._failure.__cause__ = error
             for batch in (self._open, self._next):
                 if batch is not None:

@@ -203,11 +203,15 @@ def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write. Raises `sqlite3.Error`."""
-    connection = _connect(f"{path.absolute().as_uri()}?mode=ro")
-    with _closed_on_error(connection):
-        connection.execute("PRAGMA query_only = ON")
-    return connection
+    """A connection that cannot write.
+
+    Raises:
+        StoreUnusableError: The file cannot be opened.
+    """
+    try:
+        return _connect(f"{path.absolute().as_uri()}?mode=ro")
+    except sqlite3.Error as error:
+        raise StoreUnusableError(path, _reason(error)) from error
 
 
 def connect_checkpointer(path: Path) -> sqlite3.Connection:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -18,6 +17,7 @@ from dex_embedded._kernel.values import (
     Selection,
 )
 from dex_embedded._store.protocol import IndexedValue, RunSummary, StoredEvent
+from dex_embedded._store.reader import Reader
 from dex_embedded._store.records import (
     Record,
     fill_bulk,
@@ -56,48 +56,40 @@ def summary_from(row: Sequence[object]) -> RunSummary:
     )
 
 
-def read_summary(connection: sqlite3.Connection, flow_id: str, run_id: str) -> RunSummary | None:
+def read_summary(reader: Reader, flow_id: str, run_id: str) -> RunSummary | None:
     where, parameters = (
         ("flow_id = ? AND run_id = ?", (flow_id, run_id))
         if run_id
         else ("flow_id = ? AND current = 1", (flow_id,))
     )
-    row = connection.execute(
-        f"SELECT {SUMMARY_COLUMNS} FROM run WHERE {where}", parameters
-    ).fetchone()
+    row = reader.row(f"SELECT {SUMMARY_COLUMNS} FROM run WHERE {where}", parameters)
     return None if row is None else summary_from(row)
 
 
-def read_busy(connection: sqlite3.Connection) -> list[RunSummary]:
-    rows = connection.execute(
-        f"SELECT {SUMMARY_COLUMNS} FROM run WHERE busy = 1 ORDER BY key"
-    ).fetchall()
+def read_busy(reader: Reader) -> list[RunSummary]:
+    rows = reader.rows(f"SELECT {SUMMARY_COLUMNS} FROM run WHERE busy = 1 ORDER BY key")
     return [summary_from(row) for row in rows]
 
 
-def read_wakes(
-    connection: sqlite3.Connection, before: float, limit: int
-) -> list[tuple[float, RunSummary]]:
-    rows = connection.execute(
+def read_wakes(reader: Reader, before: float, limit: int) -> list[tuple[float, RunSummary]]:
+    rows = reader.rows(
         f"SELECT {SUMMARY_COLUMNS}, wake_at FROM run"
         " WHERE wake_at IS NOT NULL AND wake_at < ? ORDER BY wake_at, key LIMIT ?",
         (before, limit),
-    ).fetchall()
+    )
     return [(row[10], summary_from(row)) for row in rows]
 
 
-def load_run(connection: sqlite3.Connection, run_key: int) -> FlowRun:
+def load_run(reader: Reader, run_key: int) -> FlowRun:
     """The whole state of a run."""
-    row = connection.execute(
-        f"SELECT {SUMMARY_COLUMNS}, header, bulk FROM run WHERE key = ?", (run_key,)
-    ).fetchone()
+    row = reader.row(f"SELECT {SUMMARY_COLUMNS}, header, bulk FROM run WHERE key = ?", (run_key,))
     if row is None:
         raise KeyError(f"no run with key {run_key}")
     run = _run_from(summary_from(row), from_text(row[10]), from_text(row[11]))
-    stored = StoredAttributes(connection, run_key)
+    stored = StoredAttributes(reader, run_key)
     run.attributes = AttributeTable(stored.ordinary(), stored)
-    messages = _read_messages(connection, run)
-    for rowid, step_type, number, from_id, step_input, fixed, given, state in connection.execute(
+    messages = _read_messages(reader, run)
+    for rowid, step_type, number, from_id, step_input, fixed, given, state in reader.rows(
         "SELECT id, step_type, number, from_id, input, fixed, given, state FROM step"
         " WHERE id BETWEEN ? AND ? ORDER BY id",
         row_range(run_key),
@@ -164,8 +156,8 @@ def _run_from(summary: RunSummary, header: Record, bulk: Record) -> FlowRun:
 class StoredAttributes:
     """The attributes of one run as the store has them; the source of its `AttributeTable`."""
 
-    def __init__(self, connection: sqlite3.Connection, run_key: int) -> None:
-        self._connection = connection
+    def __init__(self, reader: Reader, run_key: int) -> None:
+        self._reader = reader
         self._run_key = run_key
 
     def ordinary(self) -> list[AttributeVersion]:
@@ -198,22 +190,22 @@ class StoredAttributes:
         return tuple(shown)
 
     def _read(self, condition: str, *parameters: object) -> list[AttributeVersion]:
-        rows = self._connection.execute(
+        rows = self._reader.rows(
             "SELECT a.key, a.version, a.hard_delete, v.value FROM attribute AS a"
             " JOIN attribute_value AS v ON v.id = ? + a.version"
             f" WHERE a.run = ? {condition}",
             (row_id(self._run_key, 0), self._run_key, *parameters),
-        ).fetchall()
+        )
         return [
             AttributeVersion(key=key, version=version, value=value, hard_delete=bool(hard_delete))
             for key, version, hard_delete, value in rows
         ]
 
 
-def _read_messages(connection: sqlite3.Connection, run: FlowRun) -> dict[int, ChannelMessage]:
+def _read_messages(reader: Reader, run: FlowRun) -> dict[int, ChannelMessage]:
     """Fill the run's channels; returns all messages by sequence, pending or not."""
     messages: dict[int, ChannelMessage] = {}
-    for rowid, channel, message_id, pending, value in connection.execute(
+    for rowid, channel, message_id, pending, value in reader.rows(
         "SELECT id, channel, message_id, pending, value FROM message"
         " WHERE id BETWEEN ? AND ? ORDER BY id",
         row_range(run.key),
@@ -256,55 +248,50 @@ def _rebuild_snapshot(
 
 
 def read_history(
-    connection: sqlite3.Connection, run_key: int, start_event_id: int, limit: int
+    reader: Reader, run_key: int, start_event_id: int, limit: int
 ) -> list[StoredEvent]:
     first, last = row_range(run_key)
-    rows = connection.execute(
+    rows = reader.rows(
         "SELECT id, payload FROM event WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
         (first + max(start_event_id, 0), last, limit),
-    ).fetchall()
+    )
     return [StoredEvent(event_id=number_of(rowid), payload=payload) for rowid, payload in rows]
 
 
-def read_last_event_id(connection: sqlite3.Connection, run_key: int) -> int:
-    row = connection.execute(
-        "SELECT max(id) FROM event WHERE id BETWEEN ? AND ?", row_range(run_key)
-    ).fetchone()
-    return 0 if row[0] is None else number_of(row[0])
+def read_last_event_id(reader: Reader, run_key: int) -> int:
+    row = reader.row("SELECT max(id) FROM event WHERE id BETWEEN ? AND ?", row_range(run_key))
+    newest: int | None = row[0] if row is not None else None
+    return 0 if newest is None else number_of(newest)
 
 
-def read_values(
-    connection: sqlite3.Connection, run_key: int, versions: Iterable[int]
-) -> dict[int, bytes]:
+def read_values(reader: Reader, run_key: int, versions: Iterable[int]) -> dict[int, bytes]:
     values: dict[int, bytes] = {}
     for version in set(versions):
-        row = connection.execute(
+        row = reader.row(
             "SELECT value FROM attribute_value WHERE id = ?", (row_id(run_key, version),)
-        ).fetchone()
+        )
         if row is not None:
             values[version] = row[0]
     return values
 
 
-def read_request(
-    connection: sqlite3.Connection, run_key: int, request_id: str
-) -> RecordedRequest | None:
-    row = connection.execute(
+def read_request(reader: Reader, run_key: int, request_id: str) -> RecordedRequest | None:
+    row = reader.row(
         "SELECT output FROM request WHERE run = ? AND request_id = ?", (run_key, request_id)
-    ).fetchone()
+    )
     return None if row is None else RecordedRequest(request_id=request_id, output=row[0])
 
 
-def read_index_types(connection: sqlite3.Connection) -> dict[str, IndexType]:
-    rows = connection.execute("SELECT index_key, type FROM index_type").fetchall()
+def read_index_types(reader: Reader) -> dict[str, IndexType]:
+    rows = reader.rows("SELECT index_key, type FROM index_type")
     return {key: IndexType(number) for key, number in rows}
 
 
-def read_indexed_values(connection: sqlite3.Connection, run_key: int) -> tuple[IndexedValue, ...]:
-    rows = connection.execute(
+def read_indexed_values(reader: Reader, run_key: int) -> tuple[IndexedValue, ...]:
+    rows = reader.rows(
         "SELECT index_key, type, value FROM index_entry WHERE run = ? ORDER BY index_key",
         (run_key,),
-    ).fetchall()
+    )
     return tuple(_indexed_value(*row) for row in rows)
 
 

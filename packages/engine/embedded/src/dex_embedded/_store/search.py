@@ -8,7 +8,6 @@ matches no comparison on it, negated or not: NULL behaves that way in SQL too.
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from typing import Final, NoReturn
 from dex_embedded._kernel.errors import InvalidRequestError, UnsupportedError, quoted
 from dex_embedded._kernel.values import FlowStatus, IndexType
 from dex_embedded._store.protocol import FoundRun, SearchPage
+from dex_embedded._store.reader import Reader
 from dex_embedded._store.reading import SUMMARY_COLUMNS, read_indexed_values, summary_from
 
 _LONGEST_QUERY: Final = 10_000
@@ -75,7 +75,7 @@ class _Condition:
 
 
 def search(
-    connection: sqlite3.Connection,
+    reader: Reader,
     index_types: Mapping[str, IndexType],
     query: str,
     *,
@@ -93,16 +93,16 @@ def search(
     if after:
         parts.append("(started_at, key) < (?, ?)")
         parameters.extend(_position_from(after))
-    rows = connection.execute(
+    rows = reader.rows(
         f"SELECT {SUMMARY_COLUMNS} FROM run AS r WHERE {' AND '.join(parts)}"
         " ORDER BY started_at DESC, key DESC LIMIT ?",
         (*parameters, limit + 1),
-    ).fetchall()
+    )
     found = [summary_from(row) for row in rows[:limit]]
     more = len(rows) > limit
     return SearchPage(
         runs=tuple(
-            FoundRun(summary=summary, indexed=read_indexed_values(connection, summary.key))
+            FoundRun(summary=summary, indexed=read_indexed_values(reader, summary.key))
             for summary in found
         ),
         next=f"{found[-1].started_at!r}:{found[-1].key}" if more else "",

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, Literal
 
@@ -16,7 +16,12 @@ from dex_embedded._kernel.state import FlowRun
 from dex_embedded._kernel.transition import RecordRequest, Transition
 from dex_embedded._kernel.values import IndexType
 from dex_embedded._store import reading, streams
-from dex_embedded._store.errors import IndexTypeConflictError, StoreDamagedError, StoreUnusableError
+from dex_embedded._store.errors import (
+    IndexTypeConflictError,
+    StoreDamagedError,
+    StoreFailedError,
+    StoreUnusableError,
+)
 from dex_embedded._store.group_commit import GroupCommit, Statement
 from dex_embedded._store.opening import (
     FileLock,
@@ -36,6 +41,7 @@ from dex_embedded._store.protocol import (
     StreamScope,
     Ticket,
 )
+from dex_embedded._store.reader import Reader
 from dex_embedded._store.search import search
 from dex_embedded._store.statements import statements_for
 
@@ -70,21 +76,20 @@ def open_store(
     if not path.parent.is_dir():
         raise StoreUnusableError(path, f"there is no folder {path.parent}")
     check_header(path)  # before the lock, so that a foreign folder stays as it is
-    lock = FileLock(path)
-    try:
+    with ExitStack() as undo:
+        lock = FileLock(path)
+        undo.callback(lock.release)
         if check_header(path):
             check_content(path)
         else:
             create_file(path)
         writer = connect_writer(path, synchronous)
-        try:
-            return SqliteStore(path, lock, writer, encode_event, on_failure)
-        except BaseException:
-            writer.close()
-            raise
-    except BaseException:
-        lock.release()
-        raise
+        undo.callback(writer.close)
+        connection = connect_reader(path)
+        undo.callback(connection.close)
+        store = SqliteStore(path, lock, writer, connection, encode_event, on_failure)
+        undo.pop_all()
+    return store
 
 
 class SqliteStore:
@@ -95,6 +100,7 @@ class SqliteStore:
         path: Path,
         lock: FileLock,
         writer: sqlite3.Connection,
+        connection: sqlite3.Connection,
         encode_event: Callable[[HistoryEvent], bytes],
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -102,20 +108,21 @@ class SqliteStore:
         self._lock = lock
         self._writer = writer
         self._encode_event = encode_event
-        try:
-            self._reader = connect_reader(path)
-            self._streams = streams.StreamLog(self._reader)
-            self._last_run_key = streams.last_run_key(self._reader)
-            self._index_types = reading.read_index_types(self._reader)
-        except sqlite3.DatabaseError as error:
-            raise StoreDamagedError(path, str(error)) from error
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dex-commit")
         self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="dex-checkpoint")
         self._commits = GroupCommit(writer, self._executor, on_failure, self._after_commit)
+        self._reader = Reader(connection, lambda error: StoreDamagedError(path, str(error)))
+        self._streams = streams.StreamLog(self._reader)
+        self._last_run_key = streams.last_run_key(self._reader)
+        self._index_types = reading.read_index_types(self._reader)
+        self._reader.failed = self._read_failed
         self._unsaved_requests: dict[tuple[int, str], RecordedRequest] = {}
         self._statements_since_checkpoint = 0
         self._checkpoint: Future[int] | None = None
         self._closed = False
+
+    def _read_failed(self, error: sqlite3.Error) -> StoreFailedError:
+        return self._commits.fail(error, "read")
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._commits.commits} commits"

@@ -6,7 +6,6 @@ so trimming names the rows to delete without reading.
 
 from __future__ import annotations
 
-import sqlite3
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from dex_embedded._store.errors import StreamCapacityError
 from dex_embedded._store.group_commit import Statement
 from dex_embedded._store.protocol import StreamMessage, StreamScope
+from dex_embedded._store.reader import Reader
 
 MESSAGE_OVERHEAD = 512
 """Bytes every message costs besides its value, flow id and source."""
@@ -61,15 +61,15 @@ class StreamLog:
     """Builds the statements of stream writes.
 
     Args:
-        connection: For reading committed rows.
+        reader: For committed rows.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._scopes: dict[StreamScope, _Scope] = {}
-        self._last_id = _last_number(connection, "stream_message")
-        row = connection.execute("SELECT max(scope) FROM stream_scope").fetchone()
-        self._last_scope: int = row[0] or 0
+        self._last_id = _last_number(reader, "stream_message")
+        row = reader.row("SELECT max(scope) FROM stream_scope")
+        self._last_scope: int = (row[0] if row is not None else None) or 0
 
     def append(
         self,
@@ -114,7 +114,7 @@ class StreamLog:
         return message_id, statements
 
     def _open(self, scope: StreamScope, statements: list[Statement]) -> _Scope:
-        key = read_scope(self._connection, scope)
+        key = read_scope(self._reader, scope)
         if key is None:
             self._last_scope += 1
             state = _Scope(self._last_scope)
@@ -126,7 +126,7 @@ class StreamLog:
             )
         else:
             state = _Scope(key)
-            for message_id, charge in self._connection.execute(
+            for message_id, charge in self._reader.rows(
                 "SELECT id, charge FROM stream_message WHERE scope = ? ORDER BY id", (key,)
             ):
                 state.add(message_id, charge)
@@ -134,67 +134,65 @@ class StreamLog:
         return state
 
 
-def _last_number(connection: sqlite3.Connection, table: str) -> int:
+def _last_number(reader: Reader, table: str) -> int:
     """The highest key an AUTOINCREMENT table ever gave out."""
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+    row = reader.row("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,))
     return 0 if row is None else row[0]
 
 
-def last_run_key(connection: sqlite3.Connection) -> int:
-    return _last_number(connection, "run")
+def last_run_key(reader: Reader) -> int:
+    return _last_number(reader, "run")
 
 
-def read_scope(connection: sqlite3.Connection, scope: StreamScope) -> int | None:
-    row = connection.execute(
+def read_scope(reader: Reader, scope: StreamScope) -> int | None:
+    row = reader.row(
         "SELECT scope FROM stream_scope WHERE flow_type = ? AND stream_name = ?",
         (scope.flow_type, scope.stream_name),
-    ).fetchone()
+    )
     return None if row is None else row[0]
 
 
 def read_next(
-    connection: sqlite3.Connection, scope: StreamScope, flow_id: str, after_id: int
+    reader: Reader, scope: StreamScope, flow_id: str, after_id: int
 ) -> StreamMessage | None:
-    key = read_scope(connection, scope)
+    key = read_scope(reader, scope)
     if key is None:
         return None
-    row = connection.execute(
+    row = reader.row(
         "SELECT id, value, source, created_at FROM stream_message"
         " WHERE scope = ? AND flow_id = ? AND id > ? ORDER BY id LIMIT 1",
         (key, flow_id, after_id),
-    ).fetchone()
+    )
     return None if row is None else _message_from(row)
 
 
 def read_page(
-    connection: sqlite3.Connection,
+    reader: Reader,
     scope: StreamScope,
     flow_id: str,
     before_id: int | None,
     limit: int,
 ) -> Iterator[StreamMessage]:
-    key = read_scope(connection, scope)
+    key = read_scope(reader, scope)
     if key is None:
         return iter(())
     anchor, parameters = ("", ()) if before_id is None else (" AND id < ?", (before_id,))
-    rows = connection.execute(
+    rows = reader.rows(
         "SELECT id, value, source, created_at FROM stream_message"
         f" WHERE scope = ? AND flow_id = ?{anchor} ORDER BY id DESC LIMIT ?",
         (key, flow_id, *parameters, limit),
-    ).fetchall()
+    )
     return (_message_from(row) for row in rows)
 
 
-def has_message(
-    connection: sqlite3.Connection, scope: StreamScope, flow_id: str, message_id: int
-) -> bool:
-    key = read_scope(connection, scope)
+def has_message(reader: Reader, scope: StreamScope, flow_id: str, message_id: int) -> bool:
+    key = read_scope(reader, scope)
     if key is None:
         return False
-    row = connection.execute(
+    row = reader.row(
         "SELECT 1 FROM stream_message WHERE scope = ? AND flow_id = ? AND id = ?",
         (key, flow_id, message_id),
-    ).fetchone()
+    )
     return row is not None
 
 
