@@ -115,6 +115,42 @@ async def test_what_a_callback_stages_joins_the_next_commit_behind_what_waited(
     assert bench.commits.commits == 2
 
 
+async def test_work_that_is_not_hurried_goes_with_the_next_commit_somebody_waits_for(
+    bench: Bench,
+) -> None:
+    soft = bench.commits.stage([("INSERT INTO t VALUES (1)", ())], hurried=False)
+    await turn()
+    assert bench.executor.held == []
+    bench.stage(2)
+    await turn()
+    bench.executor.release()
+    await turn()
+    assert soft.is_durable
+    assert bench.committed() == [1, 2]
+
+
+async def test_work_that_is_not_hurried_is_committed_in_the_end(bench: Bench) -> None:
+    soft = bench.commits.stage([("INSERT INTO t VALUES (1)", ())], hurried=False)
+    async with asyncio.timeout(30):
+        while not bench.executor.held:
+            await asyncio.sleep(0.001)
+    bench.executor.release()
+    await soft.wait()
+    assert bench.committed() == [1]
+
+
+async def test_a_failed_read_during_a_commit_leaves_the_commit_alone(bench: Bench) -> None:
+    bench.stage(1)
+    await turn()
+    bench.commits.fail(sqlite3.DatabaseError("malformed"), "read")
+    bench.executor.release()
+    await turn()
+    assert bench.told == [1]
+    assert bench.committed() == [1]
+    with pytest.raises(StoreFailedError, match="could not be read"):
+        bench.stage(2)
+
+
 async def test_work_without_rows_is_durable_with_what_came_before_it(bench: Bench) -> None:
     assert bench.commits.stage([]).is_durable
     bench.stage(1)

@@ -62,8 +62,8 @@ class TaskHandedOut:
     """A worker stream is about to get the READY attempt.
 
     Outcome: `HandOut`. When `HandOut.durable_first` is true the frame must not leave before the
-    transition is durable; otherwise it may go at once. Staging this in the same batch as the
-    transition that made the attempt READY costs no commit of its own.
+    transition is durable. Otherwise it need not wait for that, but for everything decided on the
+    run before: the snapshot may show it, and a handler must never act on what a crash could undo.
     """
 
     ref: InvocationRef

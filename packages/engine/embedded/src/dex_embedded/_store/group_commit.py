@@ -1,4 +1,4 @@
-"""Group commit: everything that waits goes into one COMMIT, and nobody waits for a clock.
+"""Group commit: everything that waits goes into one COMMIT, and no caller waits for a clock.
 
 The loop's thread owns the write connection and runs the statements; COMMIT alone runs in a thread,
 since it is what waits for the disk. While it runs the connection is left alone: rows wait in memory
@@ -215,7 +215,7 @@ class GroupCommit:
                     batch.fail(self._failure)
             self._open = self._next = None
             self._next_statements.clear()
-            if self._connection.in_transaction:
+            if self._committing is None and self._connection.in_transaction:
                 # Closing the connection, which comes next, rolls back as well.
                 with suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
