@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from dex.dexpb import dex_pb2 as pb
+
 from dex_embedded._wire.server import REFUSED, SERVED
 
 PAGE = (Path(__file__).parent.parent / "SUPPORT.md").read_text(encoding="utf-8")
