@@ -55,7 +55,7 @@ def check_package(
 
 
 def check_everything(root: Path) -> int:
-    """Lint and type-check the whole repository and test its rules; `run_tests` runs its pages too."""
+    """Lint and type-check the whole repository and test its rules, all but running the pages."""
     environment = sync(root)
     return _run_all(
         root, environment, [*_lint("."), ["pyright"], ["pytest", "tests", "--ignore=tests/pages"]]

@@ -133,6 +133,17 @@ def test_testing_runs_every_discovered_script_in_order_then_the_rest(
     ]
 
 
+def test_checking_looks_at_the_whole_repository(workspace: Path, commands: Commands) -> None:
+    commands.codes["pyright"] = 1
+    assert main(["check"], root=workspace) == 1
+    assert commands.lines == [
+        ".venv/bin/ruff check .",
+        ".venv/bin/ruff format --check .",
+        ".venv/bin/pyright",
+        ".venv/bin/pytest tests --ignore=tests/pages",
+    ]
+
+
 def test_testing_alone_runs_each_script_as_it_is(workspace: Path, commands: Commands) -> None:
     (workspace / "tests").mkdir()
     assert main(["test", "--alone"], root=workspace) == 0
