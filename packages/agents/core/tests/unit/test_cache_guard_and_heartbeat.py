@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import pytest
 from dex import RetryAfterError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dex_agents import (
     AgentMessage,
@@ -50,8 +52,8 @@ def record(call_id: str) -> AgentToolCall:
 def test_runs_of_one_session_do_not_share_values() -> None:
     cache = SessionCache(1_000_000)
     cache.session("s", "run-1").add_message(message(1))
-    assert 1 in cache.session("s", "run-1").keys().messages
-    assert 1 not in cache.session("s", "run-2").keys().messages
+    assert cache.session("s", "run-1").message(1) == message(1)
+    assert cache.session("s", "run-2").message(1) is None
 
 
 def test_the_least_recently_used_session_goes_first_and_the_latest_one_stays() -> None:
@@ -60,12 +62,12 @@ def test_the_least_recently_used_session_goes_first_and_the_latest_one_stays() -
         cache.session(name, "run").add_message(message(1, 10_000))
     cache.session("a", "run")
     cache.trim(0.0)
-    assert not cache.peek("b", "run").messages
-    assert cache.peek("a", "run").messages
-    assert cache.peek("c", "run").messages
+    assert cache.peek("b", "run").message(1) is None
+    assert cache.peek("a", "run").message(1)
+    assert cache.peek("c", "run").message(1)
     cache.session("huge", "run").add_message(message(1, 1_000_000))
     cache.trim(0.0)
-    assert cache.peek("huge", "run").messages
+    assert cache.peek("huge", "run").message(1)
     assert "1 sessions" in repr(cache)
 
 
@@ -76,9 +78,9 @@ def test_a_session_that_is_being_loaded_stays_until_its_pin_ends() -> None:
     pinned.pinned_until = PIN_SECONDS
     cache.session("other", "run").add_message(message(1, 10_000))
     cache.trim(PIN_SECONDS - 1)
-    assert cache.peek("loading", "run").messages
+    assert cache.peek("loading", "run").message(1)
     cache.trim(PIN_SECONDS)
-    assert not cache.peek("loading", "run").messages
+    assert cache.peek("loading", "run").message(1) is None
 
 
 def test_a_new_turn_forgets_the_calls_of_the_last_one_because_ids_may_repeat() -> None:
@@ -106,6 +108,19 @@ def test_values_are_counted_once_and_all_forgotten_together() -> None:
     assert session.size > size
     session.clear()
     assert (session.size, session.keys().blocks) == (0, {})
+
+
+@given(st.permutations(range(1, 9)))
+def test_messages_are_found_in_whatever_order_they_arrive(order: list[int]) -> None:
+    session = SessionCache(1_000_000).session("s", "run")
+    for count, sequence in enumerate(order, 1):
+        session.add_message(message(sequence, 10))
+        here = {n for n in range(1, 9) if session.message(n) is not None}
+        assert here == set(order[:count])
+        keys = session.keys()
+        assert {n for n in range(1, 9) if n <= keys.prefix or n in keys.messages} == here
+        assert keys.prefix == next((n for n in range(8) if n + 1 not in here), 8)
+    assert [m.sequence for m in session.prefix] == list(range(1, 9))
 
 
 # --- guard --------------------------------------------------------------------------------------

@@ -23,9 +23,21 @@ _ENTRY_OVERHEAD = 400
 
 @dataclass
 class CachedSession:
-    """Decoded values of one session run."""
+    """Decoded values of one session run.
 
-    messages: dict[int, AgentMessage] = field(default_factory=dict[int, AgentMessage])
+    Attributes:
+        prefix: The messages from the first one on, without a gap.
+        loose: Messages beyond a gap, by sequence.
+        blocks: Sealed blocks of sizes, by number.
+        turn_id: Turn that `records` and `outputs` belong to.
+        records: Final records of that turn, by tool call id.
+        outputs: Results that are stored apart from their record, by tool call id.
+        size: Approximate bytes of all this.
+        pinned_until: Monotonic seconds until which it is kept in any case.
+    """
+
+    prefix: list[AgentMessage] = field(default_factory=list[AgentMessage])
+    loose: dict[int, AgentMessage] = field(default_factory=dict[int, AgentMessage])
     blocks: dict[int, AgentMessageSizes] = field(default_factory=dict[int, AgentMessageSizes])
     turn_id: str = ""
     records: dict[str, AgentToolCall] = field(default_factory=dict[str, AgentToolCall])
@@ -35,13 +47,24 @@ class CachedSession:
 
     def keys(self) -> CachedKeys:
         """Return what is here, for planning."""
-        return CachedKeys(self.messages, self.blocks, self.records, self.outputs)
+        return CachedKeys(
+            self.loose, self.blocks, self.records, self.outputs, prefix=len(self.prefix)
+        )
+
+    def message(self, sequence: int) -> AgentMessage | None:
+        """Return a message, or `None` when it is not here."""
+        if sequence <= len(self.prefix):
+            return self.prefix[sequence - 1]
+        return self.loose.get(sequence)
 
     def add_message(self, message: AgentMessage) -> None:
         """Keep a message that arrived loaded."""
-        if message.sequence not in self.messages:
-            self.messages[message.sequence] = message
-            self.size += len(message.text) + len(message.framework_item) + _ENTRY_OVERHEAD
+        if self.message(message.sequence) is not None:
+            return
+        self.loose[message.sequence] = message
+        self.size += len(message.text) + len(message.framework_item) + _ENTRY_OVERHEAD
+        while (following := self.loose.pop(len(self.prefix) + 1, None)) is not None:
+            self.prefix.append(following)
 
     def add_block(self, number: int, block: AgentMessageSizes) -> None:
         """Keep a sealed block that arrived loaded."""
@@ -63,7 +86,8 @@ class CachedSession:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.messages, self.blocks, self.records, self.outputs = {}, {}, {}, {}
+        self.prefix = []
+        self.loose, self.blocks, self.records, self.outputs = {}, {}, {}, {}
         self.size = 0
 
     def begin_turn(self, turn_id: str) -> None:

@@ -184,12 +184,21 @@ def newest_messages(sizes: MessageSizes, limit_bytes: int, limit_count: int) -> 
 
 @dataclass(frozen=True)
 class CachedKeys:
-    """What a worker holds of one session."""
+    """What a worker holds of one session.
+
+    Attributes:
+        messages: Sequences of messages beyond `prefix`.
+        blocks: Sealed blocks of sizes, by number.
+        records: Ids of tool calls whose final record is here.
+        outputs: Ids of tool calls whose separate result is here.
+        prefix: Number of messages that are here from the first one on.
+    """
 
     messages: Container[int]
     blocks: Mapping[int, AgentMessageSizes]
     records: Container[str]
     outputs: Container[str]
+    prefix: int = 0
 
 
 @dataclass(frozen=True)
@@ -240,7 +249,7 @@ def plan_loads(
     outputs = [
         e for e in index.tool_calls if e.output_bytes and e.tool_call_id not in cached.outputs
     ]
-    older = [s for s in range(1, first_newest) if s not in cached.messages]
+    older = [s for s in range(cached.prefix + 1, first_newest) if s not in cached.messages]
     unknown = sorted({block_of(s) for s in older if sizes.of(s) is None})
     if not unknown and for_any_worker:
         whole = sum((sizes.of(s) or 0) + KEY_BYTES for s in range(1, count + 1)) + sum(

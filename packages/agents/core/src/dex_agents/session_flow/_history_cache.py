@@ -70,7 +70,7 @@ def take_in_history(
     if missing:
         return TurnHistory()
     return TurnHistory(
-        tuple(cached.messages[sequence] for sequence in range(1, state.message_count + 1)),
+        tuple(cached.prefix[: state.message_count]),
         {
             entry.tool_call_id: join_output(
                 cached.records[entry.tool_call_id],
@@ -87,7 +87,7 @@ def _forget_another_past(context: Context, cached: CachedSession, count: int) ->
 
     An engine may let a session go on from an earlier point under the same run id.
     """
-    remembered = cached.messages.get(count)
+    remembered = cached.message(count)
     if remembered is None:
         return
     try:
@@ -101,8 +101,8 @@ def _forget_another_past(context: Context, cached: CachedSession, count: int) ->
 def _take_in_messages(context: Context, cached: CachedSession, count: int) -> int:
     _forget_another_past(context, cached, count)
     missing = 0
-    for sequence in range(1, count + 1):
-        if sequence in cached.messages:
+    for sequence in range(len(cached.prefix) + 1, count + 1):
+        if cached.message(sequence) is not None:
             continue
         what = f"message {sequence}"
         try:
