@@ -297,13 +297,19 @@ def check_history(history: list[StepHistoryEntry]) -> None:
     }
 
 
+def _write_script(folder: Path, script: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "script.json"
+    path.write_text(json.dumps(script))
+    return path
+
+
 @contextlib.asynccontextmanager
 async def crashing_session(
     tmp_path: Path, script: dict[str, Any] = SCRIPT
 ) -> AsyncGenerator[Crashing]:
     """Open a stack with one worker for a session that has not started yet."""
-    path, state_dir = tmp_path / "script.json", tmp_path / "state"
-    path.write_text(json.dumps(script))
+    path, state_dir = _write_script(tmp_path, script), tmp_path / "state"
     fault_log = tmp_path / "faults.log"
     async with AgentTestStack(
         tmp_path,

@@ -13,6 +13,7 @@ import os
 import random
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from crash_session import Crashing, crashing_session, is_about_refund, read_plac
 from dex_agents.testing import wait_until
 
 VICTIMS = ("engine", "both", "worker")
+LANES = 3
 # Places that a session passes in the course of its two turns, and that no poll of the test adds to.
 SUBJECTS = re.compile(
     r":(StartAgentSession|AwaitUserMessage|RunModel|AwaitToolApproval|CallTool"
@@ -112,22 +114,35 @@ async def run_case(crashing: Crashing, case: Case, number: int) -> None:
     await crashing.check(snapshot, may_be_unknown=may_be_unknown)
 
 
-@pytest.mark.crash
-async def test_a_session_survives_a_kill_at_any_place(tmp_path: Path) -> None:
-    async with crashing_session(tmp_path) as crashing:
-        crashing.session_id = "calm"
-        calm = await crashing.drive()
-        await crashing.check(calm, may_be_unknown=False)
-        cases = cases_of(read_places(crashing.fault_log))
-        assert {case.place.partition(":")[0] for case in cases} >= {
-            "commit.before",
-            "commit.after",
-            "send.before",
-            "send.after",
-        }
-        for number, case in enumerate(choose(cases)):
+async def run_lane(folder: Path, cases: Iterator[tuple[int, Case]]) -> None:
+    """Run cases one after another on one stack, taking them from what all lanes share."""
+    async with crashing_session(folder) as crashing:
+        for number, case in cases:
             try:
                 await run_case(crashing, case, number)
             except BaseException as error:
                 error.add_note(f"case {number}; run it alone with DEX_CRASH_CASE='{case}'")
                 raise
+
+
+async def list_cases(folder: Path) -> list[Case]:
+    async with crashing_session(folder) as crashing:
+        await crashing.check(await crashing.drive(), may_be_unknown=False)
+        return cases_of(read_places(crashing.fault_log))
+
+
+@pytest.mark.crash
+async def test_a_session_survives_a_kill_at_any_place(tmp_path: Path) -> None:
+    cases = await list_cases(tmp_path / "calm")
+    assert {case.place.partition(":")[0] for case in cases} >= {
+        "commit.before",
+        "commit.after",
+        "send.before",
+        "send.after",
+    }
+    chosen = enumerate(choose(cases))
+
+    # Most of a case is waiting for connections to come back, so several run at a time.
+    async with asyncio.TaskGroup() as group:
+        for lane in range(LANES):
+            group.create_task(run_lane(tmp_path / f"lane-{lane}", chosen))
