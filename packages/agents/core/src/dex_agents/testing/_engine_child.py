@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import runpy
 import signal
-import sys
 import threading
 
 
 def _stop_at_end_of_input() -> None:
-    sys.stdin.buffer.read()
+    # Not through `sys.stdin`, whose lock would be held when the interpreter ends.
+    while os.read(0, 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
