@@ -22,10 +22,12 @@ class HeldExecutor(Executor):
 
     def __init__(self) -> None:
         self.held: list[tuple[Future[Any], Any, tuple[Any, ...]]] = []
+        self.submitted = asyncio.Event()
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         self.held.append((future, fn, args))
+        self.submitted.set()
         return future
 
     def release(self) -> None:
@@ -132,8 +134,7 @@ async def test_work_that_is_not_hurried_goes_with_the_next_commit_somebody_waits
 async def test_work_that_is_not_hurried_is_committed_in_the_end(bench: Bench) -> None:
     soft = bench.commits.stage([("INSERT INTO t VALUES (1)", ())], hurried=False)
     async with asyncio.timeout(30):
-        while not bench.executor.held:
-            await asyncio.sleep(0.001)
+        await bench.executor.submitted.wait()
     bench.executor.release()
     await soft.wait()
     assert bench.committed() == [1]
