@@ -109,6 +109,11 @@ async def test_a_truncated_file_is_refused_as_damaged(tmp_path: Path) -> None:
     assert isinstance(refused(tmp_path), StoreDamagedError)
 
 
+async def test_a_log_without_its_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"{FILE_NAME}-wal").write_bytes(b"committed rows")
+    assert isinstance(refused(tmp_path), StoreDamagedError)
+
+
 async def test_an_overwritten_page_is_refused_as_damaged(tmp_path: Path) -> None:
     path = await make_file(tmp_path)
     content = bytearray(path.read_bytes())
