@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -11,17 +10,14 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 from uuid import uuid4
 
-import grpc
 from dex import (
     AsyncClient,
     AttributeMapLoad,
-    DexServiceError,
     FlowAlreadyStartedError,
     FlowNotActiveOrNotFoundError,
     FlowNotFoundError,
     FlowStatus,
     RPCInvokeOptions,
-    RpcLockConflictError,
     SearchFlowEntry,
     StartFlowOptions,
     StopFlowOptions,
@@ -30,6 +26,7 @@ from dex import (
 )
 
 from dex_agents._internal_values import AgentSessionIndex, KnownMessageId
+from dex_agents._repeating import while_locked, while_unavailable
 from dex_agents._session.history import (
     INDEXED_MESSAGES,
     MessageSizes,
@@ -70,13 +67,6 @@ from dex_agents.values import (
 
 ResultT = TypeVar("ResultT")
 
-#: Seconds for which a lock held by a Step or another caller is waited for.
-LOCK_RETRY_SECONDS: Final = 5.0
-#: Seconds for which an unreachable server is asked again, where asking again is harmless.
-UNAVAILABLE_RETRY_SECONDS: Final = 10.0
-
-_FIRST_PAUSE: Final = 0.02
-_LONGEST_PAUSE: Final = 0.5
 _REMEMBERED_SESSIONS: Final = 1000
 _MORE_SNAPSHOT_CALLS: Final = 3
 #: Keys of messages that may have been stored since the state was read; absent ones cost nothing.
@@ -177,7 +167,7 @@ class AgentSessionClient:
             )
         start = AgentSessionStartInput(initial_message, message_id)
         try:
-            return await _while_unavailable(
+            return await while_unavailable(
                 lambda: self._client.start_flow(self._flow, session_id, start, options)
             )
         except FlowAlreadyStartedError:
@@ -218,8 +208,8 @@ class AgentSessionClient:
         message = AgentUserMessage(text, message_id)
         return await self._active(
             session_id,
-            lambda: _while_unavailable(
-                lambda: _while_locked(
+            lambda: while_unavailable(
+                lambda: while_locked(
                     lambda: self._client.invoke_rpc(
                         self._flow.send_user_message, session_id, message, options=options
                     )
@@ -256,7 +246,7 @@ class AgentSessionClient:
         request = ResolveInterruptRequest(interrupt_id, approved, rejection_message)
         return await self._active(
             session_id,
-            lambda: _while_locked(
+            lambda: while_locked(
                 lambda: self._client.invoke_rpc(self._flow.resolve_interrupt, session_id, request)
             ),
         )
@@ -390,7 +380,7 @@ class AgentSessionClient:
         if waiting_for_approval:
             terms.append(f"{PENDING_APPROVAL_COUNT.name} > 0")
         query = " AND ".join(terms)
-        found = await _while_unavailable(
+        found = await while_unavailable(
             lambda: self._client.search_flows(query, page_size, page_token)
         )
         return AgentSessionsPage(tuple(map(_session_entry, found.flows)), found.next_page_token)
@@ -432,7 +422,7 @@ class AgentSessionClient:
     async def _existing(self, session_id: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Run a read; a missing session becomes `SessionNotFoundError`."""
         try:
-            return await _while_unavailable(call)
+            return await while_unavailable(call)
         except FlowNotActiveOrNotFoundError:
             raise SessionNotFoundError(session_id) from None
 
@@ -486,37 +476,3 @@ def _session_entry(entry: SearchFlowEntry) -> AgentSessionEntry:
 
 def _quoted(text: str) -> str:
     return text.replace("'", "''")
-
-
-async def _while_locked(call: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Repeat a call for up to 5 seconds while a Step or another caller holds its lock."""
-    return await _repeat(
-        call, lambda error: isinstance(error, RpcLockConflictError), LOCK_RETRY_SECONDS
-    )
-
-
-async def _while_unavailable(call: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Repeat a harmless call while the server cannot be reached, for example while it restarts."""
-    return await _repeat(
-        call,
-        lambda error: error.code is grpc.StatusCode.UNAVAILABLE,
-        UNAVAILABLE_RETRY_SECONDS,
-    )
-
-
-async def _repeat(
-    call: Callable[[], Awaitable[ResultT]],
-    is_worth_it: Callable[[DexServiceError], bool],
-    seconds: float,
-) -> ResultT:
-    loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + seconds
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return await call()
-        except DexServiceError as error:
-            if not is_worth_it(error) or loop.time() + pause > give_up_at:
-                raise
-        await asyncio.sleep(pause)
-        pause = min(_LONGEST_PAUSE, pause * 2)
