@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -44,9 +45,14 @@ class OpenEngine:
     data_file: Path
     _engine: Engine
 
+    def on_failure(self, callback: Callable[[BaseException], None]) -> None:
+        """Calls back on the loop once the engine cannot go on, with the reason."""
+        self._engine.failed.add_done_callback(lambda failed: callback(failed.result()))
+
     async def wait_failed(self) -> BaseException:
         """Returns once the engine cannot go on, with the reason: it could not write any more."""
-        return await self._engine.failed
+        # Whoever gives up waiting must not cancel what others wait for.
+        return await asyncio.shield(self._engine.failed)
 
 
 @asynccontextmanager

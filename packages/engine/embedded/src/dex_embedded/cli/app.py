@@ -12,11 +12,11 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import grpc
 import typer
 
 from dex_embedded._open import NotLoopbackError
 from dex_embedded._store.errors import StoreError
+from dex_embedded._wire.client import CallFailedError
 from dex_embedded.cli import flows
 from dex_embedded.cli.dev import serve_until_stopped
 
@@ -131,10 +131,8 @@ def stop(
 def _run(work: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(work)
-    except (NotLoopbackError, StoreError, OSError, ValueError) as error:
+    except (NotLoopbackError, StoreError, CallFailedError, OSError, ValueError) as error:
         _fail(str(error))
-    except grpc.RpcError as error:
-        _fail(flows.describe_rpc_error(error))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

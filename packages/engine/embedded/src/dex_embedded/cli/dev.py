@@ -33,25 +33,24 @@ async def serve_until_stopped(
         OSError: The engine cannot listen, or cannot write any more.
         StoreError: The data file cannot be used.
     """
-    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[BaseException | None] = loop.create_future()
 
     def stop() -> None:
-        if stopping.is_set():
+        if ended.done():
             # Everything acknowledged is on disk; the rest counts as lost when the engine is back.
             os._exit(130)
-        stopping.set()
+        ended.set_result(None)
 
-    loop = asyncio.get_running_loop()
+    def fail(error: BaseException) -> None:
+        if not ended.done():
+            ended.set_result(error)
+
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     async with open_engine(data_dir, host=host, port=port, synchronous=synchronous) as engine:
+        engine.on_failure(fail)
         announce(engine.address, engine.data_file, os.getpid())
-        failure = asyncio.create_task(engine.wait_failed())
-        stopped = asyncio.create_task(stopping.wait())
-        try:
-            await asyncio.wait({failure, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-            failure.cancel()
-        if failure.done() and not failure.cancelled():
-            raise OSError(f"the engine had to stop: {failure.result()}")
+        failure = await ended
+        if failure is not None:
+            raise OSError(f"the engine had to stop: {failure}")

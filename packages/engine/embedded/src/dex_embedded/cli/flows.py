@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC
 from typing import Any, Final, cast
 
-import grpc
 from dex.dexpb import dex_pb2 as pb
-from dex.dexpb import dex_pb2_grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
 from rich.table import Table
 
+from dex_embedded._wire.client import connect
 from dex_embedded.cli.history_json import event_to_json, values_to_json
 
 STOP_TYPES: Final = {
@@ -27,18 +25,10 @@ _TIMEOUT: Final = 30.0
 _PAGE: Final = 200
 
 
-@asynccontextmanager
-async def _connect(server: str) -> AsyncGenerator[Any]:
-    # The generated stub has no types, hence Any.
-    options = (("grpc.max_receive_message_length", -1),)
-    async with grpc.aio.insecure_channel(server, options=options) as channel:
-        yield cast(Any, dex_pb2_grpc).FlowServiceStub(channel)
-
-
 async def list_flows(server: str, query: str, limit: int, *, as_json: bool) -> None:
     found: list[pb.SearchFlowsResponseEntry] = []
     token = ""
-    async with _connect(server) as stub:
+    async with connect(server) as stub:
         while len(found) < limit:
             request = pb.SearchFlowsRequest(
                 query=query, page_size=min(limit - len(found), 1000), next_page_token=token
@@ -71,7 +61,7 @@ async def list_flows(server: str, query: str, limit: int, *, as_json: bool) -> N
 async def show_history(server: str, flow_id: str, run_id: str, *, as_json: bool) -> None:
     events: list[pb.FlowHistoryEvent] = []
     token, next_id = b"", 0
-    async with _connect(server) as stub:
+    async with connect(server) as stub:
         if not run_id:
             summary = await stub.GetFlowSummary(
                 pb.GetFlowSummaryRequest(flow_id=flow_id), timeout=_TIMEOUT
@@ -133,7 +123,7 @@ def _failure(failure: pb.StepMethodFailure) -> str:
 
 
 async def show_summary(server: str, flow_id: str, *, as_json: bool) -> None:
-    async with _connect(server) as stub:
+    async with connect(server) as stub:
         summary: pb.GetFlowSummaryResponse = await stub.GetFlowSummary(
             pb.GetFlowSummaryRequest(flow_id=flow_id), timeout=_TIMEOUT
         )
@@ -152,27 +142,18 @@ async def show_summary(server: str, flow_id: str, *, as_json: bool) -> None:
 
 
 async def show_state(server: str, flow_id: str) -> None:
-    async with _connect(server) as stub:
+    async with connect(server) as stub:
         state = await stub.GetFlowState(pb.GetFlowStateRequest(flow_id=flow_id), timeout=_TIMEOUT)
     print(json.dumps(values_to_json(state)))
 
 
 async def stop_flow(server: str, flow_id: str, stop_type: str, reason: str) -> None:
-    async with _connect(server) as stub:
+    async with connect(server) as stub:
         request = pb.StopFlowRequest(
             flow_id=flow_id, reason=reason, stop_type=STOP_TYPES[stop_type]
         )
         await stub.StopFlow(request, timeout=_TIMEOUT)
     print(json.dumps({"flowId": flow_id, "stopped": True}))
-
-
-def describe_rpc_error(error: grpc.RpcError) -> str:
-    """One line about a failed call, for a person."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return f"no engine answers ({error.details()})"
-        return error.details() or error.code().name
-    return str(error)
 
 
 def _console() -> Console:
