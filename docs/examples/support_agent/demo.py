@@ -16,13 +16,19 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from demo_checks import Check, TurnRecord, check_turn, refunds_of, requests_since
+from demo_checks import (
+    Check,
+    SessionBefore,
+    TurnRecord,
+    check_turn,
+    refunds_of,
+    requests_since,
+)
 from demo_processes import HERE, DemoProcesses, ModelChoice
 from demo_screen import Screen, history_table
 from demo_turn import LOOK_UP_SECONDS, Turn
 from rich.console import Console
 from rich.markup import escape
-from rich.prompt import Confirm
 from shop import Shop
 
 from dex_agents import (
@@ -106,7 +112,7 @@ def main(
             limit=None if ask else limit,
         )
         held = asyncio.run(Demo(console, options).run())
-    except (DexAgentsError, ScriptError, ChildProcessError, OSError) as error:
+    except (DexAgentsError, ScriptError, ChildProcessError, OSError, EOFError) as error:
         _fail(console, str(error))
     except KeyboardInterrupt:
         _fail(console, "stopped; start it again with the same --session to go on")
@@ -179,8 +185,8 @@ class Demo:
                 FLOW_TYPE, server_address=processes.engine.address, serve=False
             ) as app:
                 sessions = app.sessions()
-                earlier, turns = await read_session(sessions, options.session_id)
-                record = TurnRecord(options.session_id, turns + 1, earlier, worker, options.kill)
+                before = await read_session(sessions, options.session_id)
+                record = TurnRecord(options.session_id, before, worker, options.kill)
                 return await self._turn(processes, sessions, record)
 
     async def _turn(
@@ -188,14 +194,19 @@ class Demo:
     ) -> bool:
         screen, session_id = self._screen, record.session_id
         address = processes.engine.address
+        before = record.before
         requests_before = len(read_recorded_requests(processes.requests_log))
-        is_new = record.turn_number == 1
-        steps_before = 0 if is_new else len(await read_step_history(address, session_id))
-        said = self._options.message or (FIRST_MESSAGE if is_new else LATER_MESSAGE)
+        steps_before = 0
+        if before is not None:
+            steps_before = len(await read_step_history(address, session_id))
         screen.heading(f"Session {session_id}, turn {record.turn_number}")
-        if not is_new:
-            screen.line("", f"[dim]{len(record.earlier)} messages are stored from before[/]")
-        screen.line("[bold]You[/]", escape(said))
+        if before is not None:
+            screen.line("", f"[dim]{len(before.messages)} messages are stored from before[/]")
+        said = self._options.message or (FIRST_MESSAGE if before is None else LATER_MESSAGE)
+        if record.is_resumed:
+            screen.line("", "[dim]the turn that was interrupted goes on[/]")
+        else:
+            screen.line("[bold]You[/]", escape(said))
         approve = self._ask_person if self._options.ask else None
         snapshot = await Turn(screen, sessions, processes, record, approve).play(said)
         steps = (await read_step_history(address, session_id))[steps_before:]
@@ -257,19 +268,16 @@ class Demo:
         screen.console.print(f"    [bold]{escape(command)}[/]", soft_wrap=True)
         return held
 
-    def _ask_person(self, interrupt: AgentInterrupt) -> bool:
-        indent = " " * 10
-        return Confirm.ask(f"{indent}Let it run?", console=self._screen.console)
+    async def _ask_person(self, interrupt: AgentInterrupt) -> bool:
+        return await self._screen.ask(f"Let {interrupt.tool_name} run?")
 
 
-async def read_session(
-    sessions: AgentSessionClient, session_id: str
-) -> tuple[list[AgentMessage], int]:
-    """Return everything a session has stored and how many turns it had; nothing for a new one."""
+async def read_session(sessions: AgentSessionClient, session_id: str) -> SessionBefore | None:
+    """Return what a session has stored; None when there is no such session."""
     try:
         snapshot = await sessions.get_agent_snapshot(session_id)
     except SessionNotFoundError:
-        return [], 0
+        return None
     messages: list[AgentMessage] = []
     has_more = True
     while has_more:
@@ -277,7 +285,7 @@ async def read_session(
         page = await sessions.list_agent_messages(session_id, after)
         messages += page.messages
         has_more = page.has_more
-    return messages, 0 if snapshot.state is None else snapshot.state.turn_count
+    return SessionBefore(messages, snapshot.state)
 
 
 def _fail(console: Console, reason: str) -> NoReturn:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shop import Shop
 
-from dex_agents import AgentMessage, AgentSnapshot, MessageRole
+from dex_agents import AgentMessage, AgentSnapshot, AgentState, MessageRole
 from dex_agents.testing import EXECUTE_COMPLETED_EVENT, ChildProcess, StepHistoryEntry
 from dex_agents_testkit.model_server import RecordedRequest, read_recorded_requests
 
@@ -23,14 +23,21 @@ class Check:
     detail: str = ""
 
 
+@dataclass(frozen=True)
+class SessionBefore:
+    """What a session held before this run of the demo."""
+
+    messages: Sequence[AgentMessage]
+    state: AgentState | None
+
+
 @dataclass
 class TurnRecord:
     """What was seen while the turn ran.
 
     Attributes:
         session_id: The session.
-        turn_number: Number of the turn, from 1.
-        earlier: Messages that the session held before this turn.
+        before: What it held before this run; None for a new session.
         worker: The worker that began the turn.
         kill_wanted: Whether the worker was to be killed.
         killed_call: Key of the look-up in which the worker was killed.
@@ -39,13 +46,30 @@ class TurnRecord:
     """
 
     session_id: str
-    turn_number: int
-    earlier: Sequence[AgentMessage]
+    before: SessionBefore | None
     worker: ChildProcess
     kill_wanted: bool
     killed_call: str | None = None
     approved: set[str] = field(default_factory=set[str])
     rejected: set[str] = field(default_factory=set[str])
+
+    @property
+    def turn_number(self) -> int:
+        """Number of the turn, from 1."""
+        state = self.before.state if self.before else None
+        return 1 if state is None else state.turn_count + 1
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier run of the demo ended in the middle of this turn."""
+        state = self.before.state if self.before else None
+        return state is not None and state.turn_id is not None
+
+    @property
+    def earlier(self) -> Sequence[AgentMessage]:
+        """Messages of the turns before this one."""
+        messages = self.before.messages if self.before else ()
+        return [message for message in messages if message.turn_id != f"turn-{self.turn_number}"]
 
     @property
     def key_prefix(self) -> str:
@@ -70,7 +94,7 @@ def check_turn(
         requests: What the scripted model received during this turn; None for a real model.
     """
     checks = [_answered(snapshot)]
-    if turn.kill_wanted:
+    if turn.kill_wanted and not (turn.is_resumed and turn.killed_call is None):
         checks.append(_killed(turn, steps, shop))
     checks += _refunds(turn, shop)
     if requests is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable
 
 from rich.console import Console
@@ -95,6 +96,17 @@ class Screen:
             f"with {escape(interrupt.arguments)}",
         )
 
+    async def ask(self, question: str) -> bool:
+        """Ask a person and wait for y or n, while everything else goes on."""
+        self._end_stream()
+        while True:
+            self.console.print(f"{' ' * (LABEL_WIDTH + 1)}{question} [bold]\\[y/n][/]: ", end="")
+            answer = (await _read_line()).strip().lower()
+            if answer in ("y", "yes"):
+                return True
+            if answer in ("n", "no"):
+                return False
+
     def has_shown(self, text: str) -> bool:
         """Whether a text of the model was streamed."""
         pieces = (
@@ -153,6 +165,25 @@ def history_table(entries: Iterable[StepHistoryEntry], tool_names: dict[str, str
         tool = tool_names.get(entry.step_input, "")
         table.add_row(f"  {number}", entry.step_type, escape(tool), attempts)
     return table
+
+
+async def _read_line() -> str:
+    """Read a line of the terminal without a thread, which Ctrl-C could not end.
+
+    Raises:
+        EOFError: The terminal was closed.
+    """
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError("the terminal was closed before the question was answered")
+    return line
 
 
 def _words(text: str) -> Iterable[str]:

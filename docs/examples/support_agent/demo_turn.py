@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from demo_checks import TurnRecord
@@ -39,7 +39,7 @@ class Turn:
         sessions: AgentSessionClient,
         processes: DemoProcesses,
         record: TurnRecord,
-        approve: Callable[[AgentInterrupt], bool] | None,
+        approve: Callable[[AgentInterrupt], Awaitable[bool]] | None,
     ) -> None:
         self._screen = screen
         self._sessions = sessions
@@ -49,7 +49,10 @@ class Turn:
         self._answered: set[str] = set()
 
     async def play(self, message: str) -> AgentSnapshot:
-        """Send the message, follow the turn to its end, and return the session after it."""
+        """Send the message, follow the turn to its end, and return the session after it.
+
+        A turn that an earlier run left unfinished is followed without a new message.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [group.create_task(self._show_events())]
@@ -70,7 +73,9 @@ class Turn:
         return snapshot
 
     async def _send(self, message: str) -> None:
-        if self._record.turn_number == 1:
+        if self._record.is_resumed:
+            return
+        if self._record.before is None:
             await self._sessions.start_session(self._record.session_id, message)
         else:
             await self._sessions.send_user_message(self._record.session_id, message)
@@ -115,7 +120,7 @@ class Turn:
             approved = True
             self._screen.line("", "[dim]approved without asking (--yes, or no terminal)[/]")
         else:
-            approved = await asyncio.to_thread(self._approve, interrupt)
+            approved = await self._approve(interrupt)
         await self._sessions.resolve_interrupt(
             self._record.session_id,
             interrupt.interrupt_id,

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,25 @@ LIMIT = "170"
 pytestmark = pytest.mark.timeout(400)
 
 
-def run_demo(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
+def start_demo(*arguments: str, data_dir: Path) -> subprocess.Popen[str]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")
     }
-    command = [sys.executable, str(HERE / "demo.py"), "--data-dir", str(data_dir)]
-    return subprocess.run(
+    command = [sys.executable, "-u", str(HERE / "demo.py"), "--data-dir", str(data_dir)]
+    return subprocess.Popen(
         [*command, "--limit", LIMIT, *arguments],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        check=False,
     )
+
+
+def run_demo(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
+    demo = start_demo(*arguments, data_dir=data_dir)
+    stdout, stderr = demo.communicate()
+    return subprocess.CompletedProcess(demo.args, demo.returncode, stdout, stderr)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -69,6 +76,38 @@ def test_a_killed_worker_costs_one_attempt_and_the_session_is_remembered(tmp_pat
         "Which order was that again, and is it settled?",
     )
     assert lines_of(tmp_path / "shop" / "refunds.jsonl") == refunds
+
+
+def test_a_demo_that_is_killed_itself_goes_on_in_its_next_run(tmp_path: Path) -> None:
+    demo = start_demo("--session", "s1", data_dir=tmp_path)
+    assert demo.stdout is not None
+    shown = ""
+    while "another worker started" not in shown:
+        line = demo.stdout.readline()
+        assert line, shown
+        shown += line
+    engine = re.search(r"engine +process (\d+)", shown)
+    assert engine is not None
+    demo.kill()
+    demo.communicate()
+    wait_until_gone(int(engine[1]))
+
+    again = run_demo("--session", "s1", data_dir=tmp_path)
+
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "the turn that was interrupted goes on" in again.stdout
+    assert len(lines_of(tmp_path / "shop" / "refunds.jsonl")) == 1
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {pid} is still there")
 
 
 def test_another_script_changes_what_the_agents_say_and_do(tmp_path: Path) -> None:
