@@ -10,6 +10,7 @@ from dex_embedded._runtime.worker_streams import (
     Offer,
     OutgoingFrame,
     Phase,
+    Ping,
     Registered,
     TaskClass,
     WorkerStream,
@@ -26,11 +27,12 @@ class Desk:
         self.time = FakeTime()
         self.offers: list[Offer] = []
         self.sent: dict[WorkerStream, list[OutgoingFrame]] = {}
+        self.answered: dict[WorkerStream, int] = {}
         self.dispatcher = Dispatcher(self._hand_out, self.time, self.time.call_later)
 
     def _hand_out(self, offer: Offer) -> None:
-        offer.sent = True
         self.offers.append(offer)
+        self.dispatcher.frame_sent(offer)
 
     def open(self, worker: str = "w", queue: str = "Flow") -> WorkerStream:
         frames: list[OutgoingFrame] = []
@@ -62,6 +64,13 @@ class Desk:
     def finish(self) -> None:
         """The worker answers the newest offer."""
         assert self.dispatcher.finished(self.offers[-1].stream) is not None
+
+    def answer_pings(self) -> None:
+        """The worker reads all its streams, and answers the pings it finds."""
+        for stream, frames in list(self.sent.items()):
+            for _ in range(frames.count(Ping()) - self.answered.get(stream, 0)):
+                self.answered[stream] = self.answered.get(stream, 0) + 1
+                self.dispatcher.answered_ping(stream)
 
     def acknowledged(self) -> int:
         return sum(Registered() in frames for frames in self.sent.values())
@@ -97,7 +106,8 @@ def test_long_tasks_get_spare_streams_and_do_not_wait_for_each_other(desk: Desk)
     for _ in range(5):
         desk.task("Long")
         desk.open()
-        desk.time.advance(0.02)
+        desk.answer_pings()
+        desk.answer_pings()
     assert sum(offer.stream.offer is offer for offer in desk.offers) == 5
 
 
@@ -189,6 +199,21 @@ def test_a_single_attempt_does_not_go_out_on_a_stream_in_the_instant_it_is_free(
     assert second.offer is not None
 
 
+def test_a_single_attempt_goes_out_elsewhere_only_after_the_worker_answered_a_ping(
+    desk: Desk,
+) -> None:
+    desk.worker(streams=1)
+    first = desk.task(single_attempt=True)
+    second = desk.task(single_attempt=True)
+    assert first.offer is not None
+    desk.time.advance(1.0)
+    assert second.offer is None
+    pinged = [stream for stream, frames in desk.sent.items() if Ping() in frames]
+    desk.answer_pings()
+    assert second.offer is not None
+    assert second.offer.stream in pinged
+
+
 def test_the_steady_pool_never_acknowledges_more_than_the_worker_keeps(desk: Desk) -> None:
     desk.worker(streams=2)
     desk.teach("Long", 1.0)
@@ -198,6 +223,25 @@ def test_the_steady_pool_never_acknowledges_more_than_the_worker_keeps(desk: Des
         desk.time.advance(3.0)
     steady = next(s.pool for s in desk.dispatcher.table.streams() if s.queue == "w")
     assert len(steady.acknowledged) == 2
+
+
+def test_nothing_is_acknowledged_until_the_worker_has_read_a_single_attempt(desk: Desk) -> None:
+    desk.worker(streams=1)
+    desk.teach("Long", 1.0)
+    desk.answer_pings()
+    desk.task("Long", single_attempt=True)
+    second = desk.task("Long", single_attempt=True)
+    desk.time.advance(1.0)
+    desk.open()
+    before = desk.acknowledged()
+    desk.dispatcher.answered_ping(
+        next(s for s in desk.dispatcher.table.streams() if s.queue == "Flow" and s.asked_at > 0)
+    )
+    assert second.offer is not None
+    assert second.offer.stream.queue == "Flow"
+    assert desk.acknowledged() == before
+    desk.answer_pings()
+    assert desk.acknowledged() == before + 1
 
 
 def test_a_withdrawn_task_is_cancelled_at_its_worker_and_its_answer_dropped(desk: Desk) -> None:

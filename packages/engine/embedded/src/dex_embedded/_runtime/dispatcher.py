@@ -23,16 +23,14 @@ from dex_embedded._runtime.worker_streams import (
     WorkerStream,
     WorkerTask,
 )
-from dex_embedded._runtime.worker_table import WorkerTable
+from dex_embedded._runtime.worker_table import ASK_AGAIN, SETTLING_IN, WorkerTable
 
 STICKY_WAIT: Final = 1.0
 """How long a task waits for the busy worker that served its flow last, in seconds."""
-STEADY_WAIT: Final = 1.0
+STEADY_WAIT: Final = 0.03
 """How long a single-attempt task waits for a stream that cannot be retired, in seconds."""
 LONG_TASK: Final = 0.05
 """A task of a type that takes longer than this on average gets a stream of its own, in seconds."""
-READ_WITHIN: Final = 0.01
-"""A worker has read a frame after this long; until then it may count the stream as idle."""
 FRESH: Final = 0.02
 """A stream idle for less than this may decline because the worker is still tidying up."""
 MAXIMUM_SKIPS: Final = 64
@@ -43,8 +41,8 @@ class Dispatcher:
     """The matching of tasks to streams.
 
     Args:
-        hand_out: Called with each new offer. It must end in `sent` being set on the offer and the
-            frame being passed to the stream, or in the offer being given up.
+        hand_out: Called with each new offer. It must end in the frame being passed to the stream
+            and `frame_sent`, or in the offer being given up.
         clock: Measures idleness and task durations.
         call_later: Runs a function after a delay in seconds.
 
@@ -101,6 +99,19 @@ class Dispatcher:
         self._match()
         return None if offer is None or offer.gave_up else offer
 
+    def frame_sent(self, offer: Offer) -> None:
+        """The offer's frame went out. A task that runs for long will be asked about."""
+        offer.sent = True
+        if offer.guarded or self._is_long(offer.task):
+            self._ask_if_running(offer)
+        else:
+            self._call_later(LONG_TASK, lambda: self._ask_if_running(offer))
+
+    def answered_ping(self, stream: WorkerStream) -> None:
+        """The worker answered a ping."""
+        if self.table.answered_ping(stream):
+            self._match()
+
     def finished(self, stream: WorkerStream) -> Offer | None:
         """The worker sent a final frame: the stream is idle again.
 
@@ -114,7 +125,7 @@ class Dispatcher:
             self._learn_duration(offer)
         if offer.probe:
             stream.worker.capacity[offer.task.task_class].probe_succeeded()
-        self.table.set_idle(stream)
+        self._set_idle(stream)
         self.table.acknowledge(stream.pool)
         self._match()
         return None if offer.gave_up else offer
@@ -128,7 +139,7 @@ class Dispatcher:
         if offer.idle_before >= FRESH or offer.probe:
             now = self._clock.monotonic()
             worker.capacity[offer.task.task_class].declined(worker.busy, now)
-        self.table.set_idle(stream)
+        self._set_idle(stream)
         return None if offer.gave_up else offer
 
     def name_unknown(self, stream: WorkerStream) -> Offer | None:
@@ -139,7 +150,7 @@ class Dispatcher:
         task = offer.task
         stream.worker.unknown_names.add((task.flow_type, task.task_class, task.name))
         task.unknown_to.add(stream.worker.worker_id)
-        self.table.set_idle(stream)
+        self._set_idle(stream)
         return None if offer.gave_up else offer
 
     def give_up(self, offer: Offer) -> None:
@@ -156,7 +167,7 @@ class Dispatcher:
             stream.send(CancelTask(offer.task_id))
         else:
             self.table.detach(stream)
-            self.table.set_idle(stream)
+            self._set_idle(stream)
             self._match()
 
     # --- tasks -----------------------------------------------------------------------------------
@@ -262,15 +273,21 @@ class Dispatcher:
     def _stream_of(self, worker: Worker, task: WorkerTask) -> WorkerStream | None:
         if not task.single_attempt:
             stream = self.table.idle_stream(worker)
-            if stream is None:
-                # The steady pool may open up when the worker has settled in.
-                self._wake_at(self._clock.monotonic() + LONG_TASK)
+            settled_at = worker.born_at + SETTLING_IN
+            if stream is None and self._clock.monotonic() < settled_at:
+                self._wake_at(settled_at)
             return stream
-        waited = self._clock.monotonic() - task.queued_at
-        stream, look_again = self.table.settled_stream(worker, anywhere=waited >= STEADY_WAIT)
-        if stream is None:
-            self._wake_at(look_again)
-        return stream
+        stream, look_again = self.table.steady_stream(worker)
+        if stream is not None:
+            return stream
+        waited_at = task.queued_at + STEADY_WAIT
+        if self._clock.monotonic() >= waited_at:
+            stream, confirmed_at = self.table.confirmed_stream(worker)
+            if stream is not None:
+                return stream
+            waited_at = confirmed_at
+        self._wake_at(min(look_again, waited_at))
+        return None
 
     def _make_offer(self, stream: WorkerStream, task: WorkerTask) -> Offer:
         now = self._clock.monotonic()
@@ -288,23 +305,16 @@ class Dispatcher:
             # One probe at a time: the next goes when this one has been answered or time is up.
             capacity.probe_at = now + max(capacity.pause, 0.05)
         self.table.attach(stream, offer)
+        if task.single_attempt:
+            self.table.guard(offer)
         task.offer = offer
         self.tasks_offered += 1
-        if not self._is_long(task):
-            self._call_later(LONG_TASK, lambda: self._still_running(offer))
-        elif stream.pool.idle:
-            self._call_later(READ_WITHIN, lambda: self._still_running(offer))
-        else:
-            # With no idle stream left the worker has none to retire.
-            for busy in tuple(stream.pool.acknowledged):
-                if busy.offer is not None and self._is_long(busy.offer.task):
-                    self.table.count_long(busy.offer)
         return offer
 
-    def _still_running(self, offer: Offer) -> None:
-        if offer.stream.offer is offer:
-            self.table.count_long(offer)
-            self._match()
+    def _ask_if_running(self, offer: Offer) -> None:
+        if offer.stream.offer is offer and not offer.asked:
+            offer.asked = True
+            self.table.ask(offer.stream)
 
     def _is_long(self, task: WorkerTask) -> bool:
         return self._average.get((task.flow_type, task.profile), LONG_TASK) >= LONG_TASK
@@ -335,4 +345,10 @@ class Dispatcher:
 
     def _woken(self) -> None:
         self._wake = None
+        if self.table.ask_silent_streams():
+            self._wake_at(self._clock.monotonic() + ASK_AGAIN)
         self._match()
+
+    def _set_idle(self, stream: WorkerStream) -> None:
+        if not self.table.set_idle(stream):
+            self._wake_at(self._clock.monotonic() + ASK_AGAIN)

@@ -192,8 +192,8 @@ class RpcWork:
             self._dispatcher.withdraw(offer.task)
             self._fail(call, CallError(CallErrorKind.WORKER_FAILED, str(error)))
             return
-        offer.sent = True
         offer.stream.send(TaskFrame(payload, call.started.rpc_name))
+        self._dispatcher.frame_sent(offer)
         call.stop_timer()
         call.limit = self._call_later(call.budget, lambda: self._overran(call))
 

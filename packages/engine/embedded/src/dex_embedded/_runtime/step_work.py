@@ -103,7 +103,7 @@ class StepWork:
             self._dispatcher.withdraw(task)
 
     def hand_out(self, offer: Offer) -> None:
-        """Sends an offered attempt: at once, or after its mark is durable."""
+        """Sends an offered attempt once what it rests on is durable."""
         attempt = _attempt_of(offer.task)
         stream = offer.stream
         worker_id = stream.worker.worker_id
@@ -135,17 +135,20 @@ class StepWork:
             failure = Failure(kind=FailureKind.TOO_LARGE, detail=str(error))
             self._feed(attempt, MethodFailed(ref=attempt.ref, failure=failure))
             return
-        if work.durable_first and attempt.resident.ticket is not None:
-            attempt.resident.ticket.add_callback(lambda: self._send(offer, attempt, work, payload))
-        else:
+        # The snapshot may show writes of others, so even an attempt whose own mark is in no hurry
+        # waits for what came before it: a crash must not undo what a handler has acted on.
+        ticket = attempt.resident.ticket
+        if ticket is None:
             self._send(offer, attempt, work, payload)
+        else:
+            ticket.add_callback(lambda: self._send(offer, attempt, work, payload))
 
     def _send(self, offer: Offer, attempt: StepAttempt, work: HandOut, payload: bytes) -> None:
         if offer.gave_up or offer.task.withdrawn or offer.stream.offer is not offer:
             # Withdrawn, or the stream ended while the mark became durable; `returned` saw to it.
             return
-        offer.sent = True
         offer.stream.send(TaskFrame(payload, attempt.step_type))
+        self._dispatcher.frame_sent(offer)
         now = self._clock.monotonic()
         attempt.last_beat = now
         attempt.heartbeat_timeout = float(work.heartbeat_timeout)

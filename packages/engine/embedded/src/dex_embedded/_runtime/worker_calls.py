@@ -69,6 +69,9 @@ class WorkerCalls:
     def frame_arrived(self, stream: WorkerStream) -> None:
         stream.last_frame_at = self._clock.monotonic()
 
+    def answered_ping(self, stream: WorkerStream) -> None:
+        self._dispatcher.answered_ping(stream)
+
     def stream_retired(self, stream: WorkerStream) -> None:
         """The worker half-closed the stream."""
         offer = self._dispatcher.stream_closed(stream, retired=True)

@@ -14,8 +14,14 @@ every stream were acknowledged at once, each task would cost one opened and one 
 Instead a pool acknowledges as many as the worker keeps idle, and holds the rest as spares until
 running tasks turn out to be long. How fast things go depends on this, and no result does.
 
+A stream the worker has not read a task on yet is idle in its eyes. So a task counts as running only
+when the worker has answered a ping sent after it. A stream beyond those the worker keeps is used,
+or used again, only after it has answered one, since otherwise it may be retired at that moment.
+
 One pool of each worker, that of its own queue, never acknowledges more than that. So its streams
-are never retired, and a task that must not be lost without an answer goes out there.
+are never retired, and a task that must not be lost without an answer goes out there. When they are
+all busy, it goes out on another stream, but only on one that has answered a ping, and while no
+acknowledgement is under way that could make the worker see one stream too many.
 """
 
 from __future__ import annotations
@@ -113,7 +119,11 @@ class Offer:
     """How long the stream had been idle when it was chosen, in seconds."""
     sent: bool = False
     """The frame went to the transport: from here on it cannot be proved that nothing ran."""
-    counted_long: bool = False
+    asked: bool = False
+    """The worker was pinged after the frame; its answer means that it has read the task."""
+    counted_running: bool = False
+    guarded: bool = False
+    """Its pool acknowledges no stream until the worker has read the task."""
     probe: bool = False
     """Made beyond the capacity this worker last showed, to find out whether it has grown."""
     gave_up: bool = False
@@ -130,6 +140,10 @@ class WorkerStream:
     idle_since: float = 0.0
     last_frame_at: float = 0.0
     pinged_at: float = 0.0
+    confirmed: bool = False
+    """The worker has answered a ping since the stream became idle."""
+    asked_at: float = float("-inf")
+    """When it was last asked to."""
     offer: Offer | None = None
 
     @property
@@ -151,7 +165,13 @@ class StreamPool:
     acknowledged: dict[WorkerStream, None] = field(default_factory=dict["WorkerStream", None])
     idle: dict[WorkerStream, None] = field(default_factory=dict["WorkerStream", None])
     """Acknowledged streams without a task, the longest idle first."""
-    long_running: int = 0
+    running: int = 0
+    """Tasks the worker is known to be running, and not to be done with at once."""
+    unproven: set[WorkerStream] = field(default_factory=set["WorkerStream"])
+    """Streams beyond those the worker keeps, whose acknowledgement it may not have read yet. Until
+    it has, it may come to see one stream too many, and retire any of them."""
+    guards: int = 0
+    """Offers out that must not meet such a moment."""
     was_used: bool = False
 
     @property
@@ -162,8 +182,8 @@ class StreamPool:
     @property
     def missing(self) -> int:
         """How many spares should be acknowledged now."""
-        running_long = 0 if self.is_steady else self.long_running
-        return self.worker.kept_idle - (len(self.acknowledged) - running_long)
+        running = 0 if self.is_steady else self.running
+        return self.worker.kept_idle - (len(self.acknowledged) - running)
 
     @property
     def may_retire(self) -> bool:
@@ -178,7 +198,7 @@ class StreamPool:
 
     def stream_retired(self) -> None:
         """Learns from a retirement: more were acknowledged than the worker keeps."""
-        if not self.long_running:
+        if not self.running:
             fewer = len(self.acknowledged) - 1
             self.worker.kept_idle = max(1, min(self.worker.kept_idle, fewer))
 

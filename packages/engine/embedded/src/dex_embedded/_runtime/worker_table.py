@@ -10,6 +10,7 @@ from dex_embedded._runtime.worker_streams import (
     Offer,
     OutgoingFrame,
     Phase,
+    Ping,
     Registered,
     StreamPool,
     Worker,
@@ -17,9 +18,9 @@ from dex_embedded._runtime.worker_streams import (
 )
 
 SETTLED: Final = 0.01
-SETTLED_IN_CHANGE: Final = 0.05
 """How long, in seconds, a stream must have been idle before a task goes out on it that cannot go
-out again; the second where the worker may be about to retire one of its streams."""
+out again."""
+ASK_AGAIN: Final = 0.05
 SETTLING_IN: Final = 0.2
 """For this long a worker's steady pool is left alone, so that its idle streams can be counted."""
 
@@ -88,6 +89,7 @@ class WorkerTable:
         stream.phase = Phase.CLOSED
         for streams in (pool.spares, pool.acknowledged, pool.idle):
             streams.pop(stream, None)
+        pool.unproven.discard(stream)
         if worker.has_streams():
             self.acknowledge(pool)
         else:
@@ -114,33 +116,92 @@ class WorkerTable:
             return None
         stream.offer = None
         stream.worker.busy -= 1
-        if offer.counted_long:
-            offer.counted_long = False
-            stream.pool.long_running -= 1
+        if offer.counted_running:
+            offer.counted_running = False
+            stream.pool.running -= 1
+        self.release(offer)
         if offer.task.offer is offer:
             offer.task.offer = None
         return offer
 
-    def set_idle(self, stream: WorkerStream) -> None:
+    def set_idle(self, stream: WorkerStream) -> bool:
+        """True if the stream can take a task; else its worker has been asked whether it can."""
         stream.phase = Phase.IDLE
         stream.idle_since = self._clock.monotonic()
+        stream.confirmed = False
+        if stream.pool.missing < 0:
+            self.ask(stream)
+            return False
         stream.pool.idle[stream] = None
+        return True
+
+    def ask(self, stream: WorkerStream) -> None:
+        """Pings the stream; `answered_ping` tells what the answer means."""
+        stream.asked_at = self._clock.monotonic()
+        stream.send(Ping())
 
     def acknowledge(self, pool: StreamPool) -> None:
         """Acknowledges spares until the pool has all the streams it should have."""
-        while pool.spares and pool.missing > 0:
+        while pool.spares and pool.missing > 0 and not pool.guards:
             stream = next(iter(pool.spares))
             del pool.spares[stream]
             pool.acknowledged[stream] = None
-            self.set_idle(stream)
+            stream.phase = Phase.IDLE
+            stream.idle_since = self._clock.monotonic()
             stream.send(Registered())
+            if pool.may_retire:
+                pool.unproven.add(stream)
+                self.ask(stream)
+            else:
+                pool.idle[stream] = None
 
-    def count_long(self, offer: Offer) -> None:
-        """The task runs for long: its stream does not count as one that is free again soon."""
-        if not offer.counted_long:
-            offer.counted_long = True
-            offer.stream.pool.long_running += 1
+    def guard(self, offer: Offer) -> None:
+        """Holds acknowledgements back until the worker has read this offer's task."""
+        if not offer.stream.pool.is_steady:
+            offer.guarded = True
+            offer.stream.pool.guards += 1
+
+    def release(self, offer: Offer) -> None:
+        """The worker has read the task, or never will."""
+        if offer.guarded:
+            offer.guarded = False
+            offer.stream.pool.guards -= 1
             self.acknowledge(offer.stream.pool)
+
+    def answered_ping(self, stream: WorkerStream) -> bool:
+        """Notes a pong. True if there may be a stream for a task that waits now."""
+        offer = stream.offer
+        stream.pool.unproven.discard(stream)
+        if offer is not None:
+            self.release(offer)
+            if offer.asked and not offer.counted_running:
+                offer.counted_running = True
+                stream.pool.running += 1
+                self.acknowledge(stream.pool)
+                return True
+            return False
+        if stream.phase is not Phase.IDLE or stream.asked_at < stream.idle_since:
+            return False
+        stream.confirmed = True
+        stream.pool.idle[stream] = None
+        return True
+
+    def ask_silent_streams(self) -> bool:
+        """Asks again where the worker left a ping unanswered because it was tidying up.
+
+        Returns:
+            Whether there is a stream that has not answered yet.
+        """
+        now = self._clock.monotonic()
+        silent = [
+            stream
+            for stream in self.streams()
+            if stream.phase is Phase.IDLE and stream not in stream.pool.idle
+        ]
+        for stream in silent:
+            if now - stream.asked_at >= ASK_AGAIN:
+                self.ask(stream)
+        return bool(silent)
 
     # --- choosing --------------------------------------------------------------------------------
 
@@ -158,31 +219,45 @@ class WorkerTable:
         # The newest, so that the oldest stays idle for long enough.
         return next(reversed(steady.idle))
 
-    def settled_stream(
-        self, worker: Worker, *, anywhere: bool
-    ) -> tuple[WorkerStream | None, float]:
-        """A stream for a task that cannot go out again.
-
-        Args:
-            worker: The worker.
-            anywhere: Whether a stream that might be retired will do.
+    def steady_stream(self, worker: Worker) -> tuple[WorkerStream | None, float]:
+        """A stream that cannot be retired, for a task that cannot go out again.
 
         Returns:
             The stream, if there is one, and else the time at which to look again.
         """
         now = self._clock.monotonic()
-        look_again = now + SETTLED_IN_CHANGE
         if self._settles_in(worker):
             return None, worker.born_at + SETTLING_IN
-        for pool in worker.pools.values():
-            if not pool.idle or not (pool.is_steady or anywhere):
-                continue
-            stream = next(iter(pool.idle))
-            settled_at = stream.idle_since + (SETTLED_IN_CHANGE if pool.may_retire else SETTLED)
-            if settled_at <= now:
+        steady = worker.pools.get(worker.worker_id)
+        if steady is None or not steady.idle or steady.may_retire:
+            return None, now + SETTLED
+        stream = next(iter(steady.idle))
+        settled_at = stream.idle_since + SETTLED
+        return (stream, now) if settled_at <= now else (None, settled_at)
+
+    def confirmed_stream(self, worker: Worker) -> tuple[WorkerStream | None, float]:
+        """Any stream on which the worker has answered a ping since it became idle.
+
+        Without one, the worker is asked on the stream that has been idle for longest. It may leave
+        a ping unanswered that it reads while it tidies up, so it is asked again after a while.
+
+        Returns:
+            The stream, if there is one, and else the time at which to look again.
+        """
+        now = self._clock.monotonic()
+        if self._settles_in(worker):
+            return None, worker.born_at + SETTLING_IN
+        idle = [
+            stream for pool in worker.pools.values() if not pool.unproven for stream in pool.idle
+        ]
+        for stream in idle:
+            if stream.confirmed:
                 return stream, now
-            look_again = min(look_again, settled_at)
-        return None, look_again
+        for stream in idle:
+            if now - stream.asked_at >= ASK_AGAIN:
+                self.ask(stream)
+                break
+        return None, now + ASK_AGAIN
 
     def _settles_in(self, worker: Worker) -> bool:
         return self._clock.monotonic() < worker.born_at + SETTLING_IN

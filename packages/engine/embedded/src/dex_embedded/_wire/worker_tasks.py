@@ -20,6 +20,7 @@ from dex_embedded._kernel.values import Failure, FailureKind, Method
 from dex_embedded._runtime.call_errors import invalid
 from dex_embedded._runtime.engine import Engine
 from dex_embedded._runtime.faults import SEND_AFTER, SEND_BEFORE
+from dex_embedded._runtime.tasks import alongside
 from dex_embedded._runtime.worker_streams import (
     CancelTask,
     Offer,
@@ -91,21 +92,22 @@ class WorkerTaskService:
             line.put,
             line.close,
         )
-        writer = asyncio.create_task(self._write(line, context))
         try:
-            while True:
-                frame = await context.read()
-                if frame is _EOF:
-                    break
-                self._receive(stream, cast(pb.PollWorkerTaskRequest, frame))
-            if stream.offer is not None:
-                await asyncio.sleep(_DEATH_SHOWS_WITHIN)
-            self._engine.workers.stream_retired(stream)
+            async with alongside(self._write(line, context)):
+                await self._receive_until_end(stream, context)
         finally:
             # Does nothing after an orderly end; otherwise the worker or its connection is gone.
             self._engine.workers.stream_lost(stream)
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _receive_until_end(self, stream: WorkerStream, context: StreamCall) -> None:
+        while True:
+            frame = await context.read()
+            if frame is _EOF:
+                break
+            self._receive(stream, cast(pb.PollWorkerTaskRequest, frame))
+        if stream.offer is not None:
+            await asyncio.sleep(_DEATH_SHOWS_WITHIN)
+        self._engine.workers.stream_retired(stream)
 
     async def _read_register(self, context: StreamCall) -> pb.PollWorkerTaskRegister:
         first = await context.read()
@@ -171,8 +173,10 @@ class WorkerTaskService:
                     pb.POLL_WORKER_TASK_REJECT_REASON_UNKNOWN_RPC,
                 )
                 workers.rejected(stream, name_unknown=unknown)
+            case "pong":
+                workers.answered_ping(stream)
             case _:
-                # A pong, or a late frame of a task this stream no longer carries.
+                # A late frame of a task this stream no longer carries.
                 pass
 
     def _receive_task_frame(self, offer: Offer, frame: pb.PollWorkerTaskFrame) -> None:
