@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 
 import pytest
 from dex import (
     AsyncContext,
     Context,
+    DexServiceError,
     FlowAlreadyStartedError,
     FlowNotFoundError,
     FlowStatus,
@@ -150,3 +152,26 @@ async def test_a_closed_flow_can_be_described(world: World) -> None:
     await world.client.stop_flow(script.flow_id, StopFlowOptions(type=StopType.TERMINATE))
     info = await world.client.describe_flow(script.flow_id)
     assert info.status is FlowStatus.TERMINATED
+
+
+@behaviour("start.unsupported-options")
+async def test_an_option_that_is_not_served_is_refused_by_name_and_starts_nothing(
+    bare_world: World,
+) -> None:
+    script = parked()
+    try:
+        await bare_world.start(script, timeout=timedelta(seconds=30))
+    except DexServiceError as refusal:
+        assert refusal.code.name == "UNIMPLEMENTED"  # noqa: PT017  # either outcome is right
+        with pytest.raises(FlowNotFoundError):
+            await bare_world.client.describe_flow(script.flow_id)
+
+
+@behaviour("start.reserved-characters")
+@pytest.mark.parametrize("flow_id", ["a/b", "a:b", "a$b"])
+async def test_a_flow_id_with_a_reserved_character_is_refused(
+    bare_world: World, flow_id: str
+) -> None:
+    with pytest.raises(DexServiceError) as refusal:
+        await bare_world.client.start_flow(PROBE, flow_id, "")
+    assert refusal.value.code.name == "INVALID_ARGUMENT"

@@ -145,6 +145,14 @@ class WorkerCalls:
     def rejected(self, stream: WorkerStream, *, name_unknown: bool) -> None:
         if name_unknown:
             offer = self._dispatcher.name_unknown(stream)
+            if offer is not None:
+                _LOGGER.warning(
+                    "worker %s does not know %s %r of flow type %r; another worker has to take it",
+                    stream.worker.worker_id,
+                    offer.task.task_class.value,
+                    offer.task.name,
+                    offer.task.flow_type,
+                )
         else:
             offer = self._dispatcher.declined(stream)
         if offer is not None:
