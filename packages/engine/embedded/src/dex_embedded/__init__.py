@@ -12,6 +12,7 @@ from dex_embedded._store.errors import (
     StoreUnusableError,
     StoreVersionError,
 )
+from dex_embedded._wire.token_file import TokenFileError
 
 __all__ = [
     "NotLoopbackError",
@@ -21,5 +22,6 @@ __all__ = [
     "StoreInUseError",
     "StoreUnusableError",
     "StoreVersionError",
+    "TokenFileError",
     "open_engine",
 ]

@@ -15,10 +15,11 @@ from dex_embedded._runtime.engine import DATA_FILE, DRAIN_SECONDS, Engine
 from dex_embedded._store.sqlite import Synchronous
 from dex_embedded._wire import codec
 from dex_embedded._wire.server import serve
+from dex_embedded._wire.token_file import TokenFile
 
 
 class NotLoopbackError(ValueError):
-    """The engine was asked to listen where other machines reach it.
+    """The engine was asked to listen where other machines reach it, without a token file.
 
     Attributes:
         host: The address that was refused.
@@ -26,8 +27,8 @@ class NotLoopbackError(ValueError):
 
     def __init__(self, host: str) -> None:
         super().__init__(
-            f"{host} is not a loopback address. The engine knows no access control yet, so it"
-            " listens on 127.0.0.1, ::1 or localhost only"
+            f"{host} is not a loopback address. Without a token file the engine lets everybody in,"
+            " so it listens on 127.0.0.1, ::1 or localhost only; give it one to listen elsewhere"
         )
         self.host = host
 
@@ -61,6 +62,7 @@ async def open_engine(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    token_file: str | os.PathLike[str] | None = None,
     synchronous: Synchronous = "FULL",
     drain_seconds: float = DRAIN_SECONDS,
 ) -> AsyncGenerator[OpenEngine]:
@@ -71,8 +73,11 @@ async def open_engine(
 
     Args:
         path: The data folder. Made if it is missing; `dex.sqlite3` in it holds everything.
-        host: A loopback address.
+        host: A loopback address; any address when there is a token file.
         port: The port to listen on; 0 picks a free one.
+        token_file: A file of access tokens, one a line, that only its owner and group may read.
+            With it every call and every worker stream must carry one of them (the SDK's
+            `Credential`). The file may change at any time.
         synchronous: `FULL` keeps what was acknowledged through a power cut. `NORMAL` may lose the
             last commits in one (never in a crash of the process), and spares a disk flush each.
         drain_seconds: How long the end of the block waits for tasks that are running.
@@ -81,15 +86,18 @@ async def open_engine(
         The running engine.
 
     Raises:
-        NotLoopbackError: `host` can be reached from other machines.
+        NotLoopbackError: `host` can be reached from other machines, and there is no token file.
+        TokenFileError: The token file cannot be used.
         StoreUnusableError: The data file cannot be used: in use, foreign, damaged, or newer.
         OSError: The folder cannot be made, or the port cannot be bound.
     """
-    _check_loopback(host)
+    tokens = None if token_file is None else TokenFile(Path(token_file))
+    if tokens is None:
+        _check_loopback(host)
     folder = Path(path)
     engine = Engine.open(folder, codec, synchronous=synchronous)
     try:
-        server = await serve(engine, host, port, metadata.version("dex-embedded"))
+        server = await serve(engine, host, port, metadata.version("dex-embedded"), tokens)
         try:
             engine.start()
             yield OpenEngine(server.address, folder / DATA_FILE, engine)

@@ -102,6 +102,33 @@ async def test_an_address_that_others_can_reach_is_refused(tmp_path: Path) -> No
     assert "loopback" in one_line(err)
 
 
+async def test_a_token_file_is_asked_for_and_taken_by_the_flow_commands(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text("the-token-of-this-test\nanother\n")
+    log: list[str] = []
+    args = ("--token-file", str(tokens))
+    async with engine_process(tmp_path / "data", args=args, log=log) as engine:
+        at = ("--server", engine.address)
+        code, _, err = await run_cli("flow", "list", *at)
+        assert code == 1
+        assert "access token" in one_line(err)
+        code, out, err = await run_cli("flow", "list", *at, *args, "--json")
+        assert (code, err) == (0, "")
+        assert out == '{"flows": []}\n'
+    assert "the-token-of-this-test" not in "".join(log)
+
+
+async def test_a_token_file_that_everybody_can_read_is_a_clear_error(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("the-token-of-this-test\n")
+    tokens.chmod(0o644)
+    code, _, err = await run_cli(*dev(tmp_path / "data"), "--token-file", str(tokens))
+    assert code == 1
+    assert "chmod o-rwx" in one_line(err)
+    assert "the-token-of-this-test" not in err
+
+
 async def test_wrong_usage_has_its_own_exit_code(tmp_path: Path) -> None:
     code, _, _ = await run_cli("dev", "--port", "many")
     assert code == 2

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -50,9 +50,21 @@ class EngineProcess:
 
 
 async def start_engine(
-    data_dir: Path, *, port: int = 0, env: Mapping[str, str] | None = None
+    data_dir: Path,
+    *,
+    port: int = 0,
+    env: Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
+    log: list[str] | None = None,
 ) -> EngineProcess:
     """Starts an engine and waits until it is ready.
+
+    Args:
+        data_dir: Its data folder.
+        port: Where it listens; 0 picks a free port.
+        env: Added to the environment.
+        args: Further arguments of the command.
+        log: Gets the lines of its stderr, which go to the test's own without it.
 
     Raises:
         RuntimeError: It ended instead; the text is what it said.
@@ -67,6 +79,7 @@ async def start_engine(
         "--port",
         str(port),
         "--json",
+        *args,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **(env or {})},
@@ -79,7 +92,7 @@ async def start_engine(
         await process.wait()
         raise RuntimeError(f"the engine did not start: {problem}")
     # What it logs must not fill the pipe and block it.
-    drain = asyncio.create_task(_copy(process.stderr))
+    drain = asyncio.create_task(_copy(process.stderr, log))
     process.stderr = None
     engine = EngineProcess(process, json.loads(line))
     _DRAINS.add(drain)
@@ -90,17 +103,26 @@ async def start_engine(
 _DRAINS: set[asyncio.Task[None]] = set()
 
 
-async def _copy(stream: asyncio.StreamReader) -> None:
+async def _copy(stream: asyncio.StreamReader, log: list[str] | None) -> None:
     while line := await stream.readline():
-        sys.stderr.write(line.decode(errors="replace"))
+        text = line.decode(errors="replace")
+        if log is None:
+            sys.stderr.write(text)
+        else:
+            log.append(text)
 
 
 @asynccontextmanager
 async def engine_process(
-    data_dir: Path, *, port: int = 0, env: Mapping[str, str] | None = None
+    data_dir: Path,
+    *,
+    port: int = 0,
+    env: Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
+    log: list[str] | None = None,
 ) -> AsyncGenerator[EngineProcess]:
     """An engine process that is gone when the block ends."""
-    engine = await start_engine(data_dir, port=port, env=env)
+    engine = await start_engine(data_dir, port=port, env=env, args=args, log=log)
     try:
         yield engine
     finally:

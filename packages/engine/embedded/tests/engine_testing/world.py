@@ -18,6 +18,7 @@ from dex import (
     BlobCache,
     BlobCacheConfig,
     ClientOptions,
+    Credential,
     Flow,
     FlowResult,
     PullWorkerOptions,
@@ -41,6 +42,7 @@ async def running_worker(
     max_tasks: int = 16,
     idle_streams: int = 2,
     reserved_rpcs: int | None = None,
+    credential: Credential | None = None,
 ) -> AsyncGenerator[AsyncWorker]:
     """A pull worker that has registered all its queues."""
     registry = Registry(list(flows), allow_async_handlers=True)
@@ -50,7 +52,8 @@ async def running_worker(
         reserved_rpc_tasks=reserved_rpcs,
         stop_drain_timeout=timedelta(seconds=5),
     )
-    worker = AsyncWorker(registry, cache, WorkerOptions(server_address=address, pull=pull))
+    options = WorkerOptions(server_address=address, pull=pull, credential=credential)
+    worker = AsyncWorker(registry, cache, options)
     running = asyncio.create_task(worker.start())
     try:
         registered = asyncio.create_task(worker.wait_pull_registered())
@@ -101,9 +104,12 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    address: str, folder: Path, flows: Sequence[Flow[Any]] = (PROBE,)
+    address: str,
+    folder: Path,
+    flows: Sequence[Flow[Any]] = (PROBE,),
+    credential: Credential | None = None,
 ) -> AsyncGenerator[World]:
-    """A client of the engine at `address`."""
+    """A client of the engine at `address`. The stub never carries a credential."""
     async with AsyncExitStack() as stack:
         cache = open_blob_cache(BlobCacheConfig(str(folder / "blobs"), 64_000_000))
         stack.callback(cache.close)
@@ -112,7 +118,11 @@ async def open_world(
             AsyncClient(
                 registry,
                 cache,
-                ClientOptions(server_address=address, worker_target=WorkerTarget(pull=True)),
+                ClientOptions(
+                    server_address=address,
+                    worker_target=WorkerTarget(pull=True),
+                    credential=credential,
+                ),
             )
         )
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))

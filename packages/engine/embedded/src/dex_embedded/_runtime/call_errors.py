@@ -15,6 +15,7 @@ class CallErrorKind(enum.Enum):
     """Sorted by what the caller can do about it."""
 
     INVALID_ARGUMENT = enum.auto()
+    UNAUTHENTICATED = enum.auto()
     FLOW_ALREADY_STARTED = enum.auto()
     FLOW_NOT_EXISTS = enum.auto()
     LOCKED = enum.auto()

@@ -26,6 +26,7 @@ _STACK_BYTES: Final = 3072
 Code = grpc.StatusCode
 STATUS_OF: Final[dict[CallErrorKind, tuple[grpc.StatusCode, int]]] = {
     CallErrorKind.INVALID_ARGUMENT: (Code.INVALID_ARGUMENT, pb.ERROR_SUB_STATUS_UNCATEGORIZED),
+    CallErrorKind.UNAUTHENTICATED: (Code.UNAUTHENTICATED, pb.ERROR_SUB_STATUS_UNCATEGORIZED),
     CallErrorKind.FLOW_ALREADY_STARTED: (
         Code.ALREADY_EXISTS,
         pb.ERROR_SUB_STATUS_FLOW_ALREADY_STARTED,

@@ -19,9 +19,11 @@ from dex_embedded._runtime.engine import Engine
 from dex_embedded._runtime.faults import REPLY_BEFORE
 from dex_embedded._runtime.frame_size import FrameTooLargeError, check_size
 from dex_embedded._store.errors import StoreFailedError
+from dex_embedded._wire.access import AccessCheck, GuardedWorkerTasks
 from dex_embedded._wire.errors import Abortable, abort_with
 from dex_embedded._wire.flow_service import FlowService
 from dex_embedded._wire.reply_parts import largest_parts
+from dex_embedded._wire.token_file import TokenFile
 from dex_embedded._wire.worker_tasks import WorkerTaskService
 
 _LOGGER = logging.getLogger(__name__)
@@ -59,6 +61,9 @@ SERVED: Final[dict[str, type[Message]]] = {
 REFUSED: Final = ("ResetFlow",)
 """Calls of the protocol that are answered UNIMPLEMENTED."""
 
+_TOKENS_EVERY: Final = 1.0
+"""How soon a token that was taken out of its file ends the idle streams opened with it, seconds."""
+
 _Handler = Callable[[Any], Awaitable[Message]]
 
 
@@ -69,35 +74,53 @@ class Server:
         address: Where it listens, as `host:port`.
     """
 
-    def __init__(self, server: grpc.aio.Server, address: str) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, address: str, guarded: GuardedWorkerTasks | None
+    ) -> None:
         self._server = server
+        self._guarded = guarded
+        self._timer: asyncio.TimerHandle | None = None
         self.address = address
+        if guarded is not None:
+            self._look_at_tokens()
+
+    def _look_at_tokens(self) -> None:
+        assert self._guarded is not None
+        self._guarded.end_refused_streams()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_TOKENS_EVERY, self._look_at_tokens)
 
     async def stop(self, grace_seconds: float) -> None:
         """Takes no new calls, gives running ones a moment, and closes the port."""
+        if self._timer is not None:
+            self._timer.cancel()
         await self._server.stop(grace_seconds)
 
 
-async def serve(engine: Engine, host: str, port: int, version: str) -> Server:
+async def serve(
+    engine: Engine, host: str, port: int, version: str, tokens: TokenFile | None = None
+) -> Server:
     """Starts to serve `engine`.
 
     Args:
         engine: What to serve.
-        host: A loopback address or name.
+        host: An address or name; whether it may be reached by others is the caller's to decide.
         port: The port; 0 picks a free one.
         version: Told to clients.
+        tokens: If given, every call has to carry one of them.
 
     Raises:
         OSError: The port cannot be bound.
     """
     server = grpc.aio.server(
+        interceptors=() if tokens is None else (AccessCheck(tokens),),
         options=(
             # A frame over the server's limit would silence a worker's queue for a minute.
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_send_message_length", -1),
             # Two engines on one port would both seem to listen.
             ("grpc.so_reuseport", 0),
-        )
+        ),
     )
     service = FlowService(engine, version)
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -105,7 +128,8 @@ async def serve(engine: Engine, host: str, port: int, version: str) -> Server:
         for name, request in SERVED.items()
     }
     methods.update({name: _refusal(name) for name in REFUSED})
-    tasks = WorkerTaskService(engine)
+    guarded = None if tokens is None else GuardedWorkerTasks(engine, tokens)
+    tasks = guarded or WorkerTaskService(engine)
     poll = grpc.stream_stream_rpc_method_handler(
         cast(Any, tasks.poll_worker_task),
         request_deserializer=pb.PollWorkerTaskRequest.FromString,
@@ -127,7 +151,7 @@ async def serve(engine: Engine, host: str, port: int, version: str) -> Server:
     if not bound:
         raise OSError(f"cannot listen on {bracketed}:{port}: the port is in use or not allowed")
     await server.start()
-    return Server(server, f"{bracketed}:{bound}")
+    return Server(server, f"{bracketed}:{bound}", guarded)
 
 
 def _check_free(host: str, port: int) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from dex_embedded._open import NotLoopbackError
 from dex_embedded._store.errors import StoreError
-from dex_embedded._wire.client import CallFailedError
+from dex_embedded._wire.client import CallFailedError, EngineTarget
 from dex_embedded.cli import flows
 from dex_embedded.cli.dev import serve_until_stopped
 
@@ -37,6 +37,14 @@ Server = Annotated[
         "--server", envvar="DEX_FLOW_SERVICE_ADDRESS", help="Address of the engine, host:port."
     ),
 ]
+ServerTokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        envvar="DEX_EMBEDDED_TOKEN_FILE",
+        help="A file with the access token the engine asks for.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 FlowId = Annotated[str, typer.Argument(help="The flow's id.")]
 DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
@@ -55,7 +63,16 @@ def dev(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = (
         DEFAULT_PORT
     ),
-    host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; other than loopback needs a token file.")
+    ] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            help="Let in only calls that carry one of the access tokens in this file.",
+        ),
+    ] = None,
     relaxed: Annotated[
         bool,
         typer.Option(
@@ -76,7 +93,12 @@ def dev(
 
     _run(
         serve_until_stopped(
-            data_dir, host, port, synchronous="NORMAL" if relaxed else "FULL", announce=announce
+            data_dir,
+            host,
+            port,
+            token_file=token_file,
+            synchronous="NORMAL" if relaxed else "FULL",
+            announce=announce,
         )
     )
 
@@ -86,10 +108,11 @@ def list_flows(
     query: Annotated[str, typer.Option(help="A search query; all flows without one.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="Most flows to show.")] = 100,
     server: Server = DEFAULT_SERVER,
+    token_file: ServerTokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """List flows, the newest first."""
-    _run(flows.list_flows(server, query, limit, as_json=as_json))
+    _run(flows.list_flows(EngineTarget(server, token_file), query, limit, as_json=as_json))
 
 
 @flow_app.command("history")
@@ -97,22 +120,30 @@ def history(
     flow_id: FlowId,
     run_id: Annotated[str, typer.Option(help="A run; the latest without one.")] = "",
     server: Server = DEFAULT_SERVER,
+    token_file: ServerTokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what happened in a flow: one line per Step method, with attempts and durations."""
-    _run(flows.show_history(server, flow_id, run_id, as_json=as_json))
+    _run(flows.show_history(EngineTarget(server, token_file), flow_id, run_id, as_json=as_json))
 
 
 @flow_app.command("show")
-def show(flow_id: FlowId, server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+def show(
+    flow_id: FlowId,
+    server: Server = DEFAULT_SERVER,
+    token_file: ServerTokenFile = None,
+    as_json: AsJson = False,
+) -> None:
     """Show a flow's type, status and times."""
-    _run(flows.show_summary(server, flow_id, as_json=as_json))
+    _run(flows.show_summary(EngineTarget(server, token_file), flow_id, as_json=as_json))
 
 
 @flow_app.command("state")
-def state(flow_id: FlowId, server: Server = DEFAULT_SERVER) -> None:
+def state(
+    flow_id: FlowId, server: Server = DEFAULT_SERVER, token_file: ServerTokenFile = None
+) -> None:
     """Print a flow's attributes, active Steps and pending messages as JSON."""
-    _run(flows.show_state(server, flow_id))
+    _run(flows.show_state(EngineTarget(server, token_file), flow_id))
 
 
 @flow_app.command("stop")
@@ -121,11 +152,12 @@ def stop(
     stop_type: Annotated[str, typer.Option("--type", help="cancel, terminate or fail.")] = "cancel",
     reason: Annotated[str, typer.Option(help="Kept with the flow.")] = "",
     server: Server = DEFAULT_SERVER,
+    token_file: ServerTokenFile = None,
 ) -> None:
     """Stop a running flow."""
     if stop_type not in flows.STOP_TYPES:
         raise typer.BadParameter("must be cancel, terminate or fail", param_hint="--type")
-    _run(flows.stop_flow(server, flow_id, stop_type, reason))
+    _run(flows.stop_flow(EngineTarget(server, token_file), flow_id, stop_type, reason))
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -17,6 +17,7 @@ async def serve_until_stopped(
     host: str,
     port: int,
     *,
+    token_file: Path | None,
     synchronous: Synchronous,
     announce: Callable[[str, Path, int], None],
 ) -> None:
@@ -24,14 +25,16 @@ async def serve_until_stopped(
 
     Args:
         data_dir: Folder of the data file.
-        host: A loopback address.
+        host: A loopback address; any address when there is a token file.
         port: The port; 0 picks a free one.
+        token_file: The access tokens; everybody is let in without one.
         synchronous: How commits reach the disk.
         announce: Called with address, data file and process id when the engine is ready.
 
     Raises:
         OSError: The engine cannot listen, or cannot write any more.
         StoreError: The data file cannot be used.
+        ValueError: The address may not be listened on, or the token file cannot be used.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[BaseException | None] = loop.create_future()
@@ -48,7 +51,9 @@ async def serve_until_stopped(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-    async with open_engine(data_dir, host=host, port=port, synchronous=synchronous) as engine:
+    async with open_engine(
+        data_dir, host=host, port=port, token_file=token_file, synchronous=synchronous
+    ) as engine:
         engine.on_failure(fail)
         announce(engine.address, engine.data_file, os.getpid())
         failure = await ended

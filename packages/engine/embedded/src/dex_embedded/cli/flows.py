@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
 from rich.table import Table
 
-from dex_embedded._wire.client import connect
+from dex_embedded._wire.client import EngineTarget, connect
 from dex_embedded.cli.history_json import event_to_json, values_to_json
 
 STOP_TYPES: Final = {
@@ -25,10 +25,10 @@ _TIMEOUT: Final = 30.0
 _PAGE: Final = 200
 
 
-async def list_flows(server: str, query: str, limit: int, *, as_json: bool) -> None:
+async def list_flows(target: EngineTarget, query: str, limit: int, *, as_json: bool) -> None:
     found: list[pb.SearchFlowsResponseEntry] = []
     token = ""
-    async with connect(server) as stub:
+    async with connect(target) as stub:
         while len(found) < limit:
             request = pb.SearchFlowsRequest(
                 query=query, page_size=min(limit - len(found), 1000), next_page_token=token
@@ -58,10 +58,10 @@ async def list_flows(server: str, query: str, limit: int, *, as_json: bool) -> N
     _console().print(table)
 
 
-async def show_history(server: str, flow_id: str, run_id: str, *, as_json: bool) -> None:
+async def show_history(target: EngineTarget, flow_id: str, run_id: str, *, as_json: bool) -> None:
     events: list[pb.FlowHistoryEvent] = []
     token, next_id = b"", 0
-    async with connect(server) as stub:
+    async with connect(target) as stub:
         if not run_id:
             summary = await stub.GetFlowSummary(
                 pb.GetFlowSummaryRequest(flow_id=flow_id), timeout=_TIMEOUT
@@ -122,8 +122,8 @@ def _failure(failure: pb.StepMethodFailure) -> str:
     return details.original_worker_error_detail or details.detail or failure.backend_error
 
 
-async def show_summary(server: str, flow_id: str, *, as_json: bool) -> None:
-    async with connect(server) as stub:
+async def show_summary(target: EngineTarget, flow_id: str, *, as_json: bool) -> None:
+    async with connect(target) as stub:
         summary: pb.GetFlowSummaryResponse = await stub.GetFlowSummary(
             pb.GetFlowSummaryRequest(flow_id=flow_id), timeout=_TIMEOUT
         )
@@ -141,14 +141,14 @@ async def show_summary(server: str, flow_id: str, *, as_json: bool) -> None:
     _console().print(table)
 
 
-async def show_state(server: str, flow_id: str) -> None:
-    async with connect(server) as stub:
+async def show_state(target: EngineTarget, flow_id: str) -> None:
+    async with connect(target) as stub:
         state = await stub.GetFlowState(pb.GetFlowStateRequest(flow_id=flow_id), timeout=_TIMEOUT)
     print(json.dumps(values_to_json(state)))
 
 
-async def stop_flow(server: str, flow_id: str, stop_type: str, reason: str) -> None:
-    async with connect(server) as stub:
+async def stop_flow(target: EngineTarget, flow_id: str, stop_type: str, reason: str) -> None:
+    async with connect(target) as stub:
         request = pb.StopFlowRequest(
             flow_id=flow_id, reason=reason, stop_type=STOP_TYPES[stop_type]
         )
