@@ -118,6 +118,22 @@ def test_rpcs_go_before_steps(desk: Desk) -> None:
     assert desk.offers[0].task is call
 
 
+def test_callers_who_never_stop_do_not_keep_a_step_from_its_turn(desk: Desk) -> None:
+    desk.worker(streams=1)
+    desk.teach("Rpc", 0.001)
+    for _ in range(4):
+        desk.task("Rpc", rpc=True)
+    step = desk.task("Step")
+    for _ in range(40):
+        desk.task("Rpc", rpc=True)
+        desk.time.advance(0.001)
+        desk.finish()
+        if any(offer.task is step for offer in desk.offers):
+            break
+    else:
+        pytest.fail("forty RPCs went past the waiting Step")
+
+
 def test_a_declined_step_is_not_offered_again_at_once_but_an_rpc_is(desk: Desk) -> None:
     desk.worker(streams=3)
     step = desk.task("Step")

@@ -1,8 +1,8 @@
 """Brings waiting tasks and idle worker streams together.
 
 Everything here is synchronous and quick: events come in, at most one offer a stream goes out, and
-no answer is awaited. RPCs go before Steps; within a class the oldest task goes first; a flow stays
-with the worker that served it last while that worker is merely busy for a moment.
+no answer is awaited. RPCs go before Steps, though not for ever; within a class the oldest task goes
+first; a flow stays with the worker that served it last while that worker is merely busy for a moment.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ LONG_TASK: Final = 0.05
 """A task of a type that takes longer than this on average gets a stream of its own, in seconds."""
 FRESH: Final = 0.02
 """A stream idle for less than this may decline because the worker is still tidying up."""
+RPCS_PAST_STEPS: Final = 8
+"""RPCs that go before waiting Steps until a Step has its turn: callers who poll must not stop them."""
 MAXIMUM_SKIPS: Final = 64
 AVERAGE_WEIGHT: Final = 0.3
 
@@ -62,6 +64,7 @@ class Dispatcher:
             TaskClass.RPC: {},
             TaskClass.STEP: {},
         }
+        self._rpcs_past_steps = 0
         self._average: dict[tuple[str, str], float] = {}
         self._wake: tuple[float, Timer] | None = None
         self._matching = False
@@ -211,15 +214,21 @@ class Dispatcher:
         try:
             offers = [
                 offer
-                for by_flow_type in self._backlog.values()
-                for flow_type in list(by_flow_type)
-                for offer in self._make_offers(by_flow_type[flow_type])
+                for task_class in self._class_order()
+                for flow_type in list(self._backlog[task_class])
+                for offer in self._make_offers(self._backlog[task_class][flow_type])
             ]
         finally:
             self._matching = False
         for offer in offers:
             if not offer.gave_up:
                 self._hand_out(offer)
+
+    def _class_order(self) -> tuple[TaskClass, TaskClass]:
+        """RPCs first, except when they have passed waiting Steps often enough."""
+        if self._rpcs_past_steps < RPCS_PAST_STEPS:
+            return TaskClass.RPC, TaskClass.STEP
+        return TaskClass.STEP, TaskClass.RPC
 
     def _make_offers(self, waiting: dict[WorkerTask, None]) -> list[Offer]:
         """Offers for the tasks of one class and flow type, as far as there are streams."""
