@@ -1,8 +1,9 @@
 """Brings waiting tasks and idle worker streams together.
 
 Everything here is synchronous and quick: events come in, at most one offer a stream goes out, and
-no answer is awaited. RPCs go before Steps, though not for ever; within a class the oldest task goes
-first; a flow stays with the worker that served it last while that worker is merely busy for a moment.
+no answer is awaited. RPCs go before Steps, but not for ever; within a class the oldest task goes
+first; a flow stays with the worker that served it last while that worker is merely busy for a
+moment.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LONG_TASK: Final = 0.05
 FRESH: Final = 0.02
 """A stream idle for less than this may decline because the worker is still tidying up."""
 RPCS_PAST_STEPS: Final = 8
-"""RPCs that go before waiting Steps until a Step has its turn: callers who poll must not stop them."""
+"""RPCs that go before a waiting Step until it has its turn: callers who poll must not stop it."""
 MAXIMUM_SKIPS: Final = 64
 AVERAGE_WEIGHT: Final = 0.3
 
@@ -318,6 +319,10 @@ class Dispatcher:
             self.table.guard(offer)
         task.offer = offer
         self.tasks_offered += 1
+        if task.task_class is TaskClass.STEP:
+            self._rpcs_past_steps = 0
+        elif self._backlog[TaskClass.STEP]:
+            self._rpcs_past_steps += 1
         return offer
 
     def _ask_if_running(self, offer: Offer) -> None:
