@@ -1,0 +1,234 @@
+"""Where a durable run may differ from a plain one, as data.
+
+`find_differences` compares two traces and knows nothing of what is allowed. `DOCUMENTED` says what
+is: each entry names the field, the reason and a plan that shows it. A difference that no entry
+explains fails the test, and so does an entry whose plan does not show it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equivalence_plans import AgentPlan, Plan, Said
+from equivalence_runs import Trace
+
+_PREFIX = "The tool call failed: "
+_SDK_SENTENCE = "An error occurred while running the tool. Please try again."
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place where two traces differ.
+
+    Attributes:
+        field: What differs: `error`, `tokens`, `output`, `order`, `item`, or a part of a request.
+        plain: Its value in the plain run.
+        durable: Its value in the session.
+        call_id: The call, for outputs.
+    """
+
+    field: str
+    plain: Any
+    durable: Any
+    call_id: str = ""
+
+
+def find_differences(plain: Trace, durable: Trace) -> list[Difference]:
+    """Return every place where two traces differ."""
+    found: list[Difference] = []
+    if plain.error != durable.error:
+        found.append(Difference("error", plain.error, durable.error))
+    if plain.tokens != durable.tokens:
+        found.append(Difference("tokens", plain.tokens, durable.tokens))
+    plain_calls = [request["place"] for request in plain.requests]
+    durable_calls = [request["place"] for request in durable.requests]
+    if plain_calls != durable_calls:
+        found.append(Difference("calls", plain_calls, durable_calls))
+    for one, other in zip(plain.requests, durable.requests, strict=False):
+        for name in one:
+            if name == "input":
+                found += _compare_items(one[name], other[name])
+            elif one[name] != other[name]:
+                found.append(Difference(name, one[name], other[name]))
+    if len(plain.items) != len(durable.items):
+        found.append(Difference("turns", len(plain.items), len(durable.items)))
+    for one, other in zip(plain.items, durable.items, strict=False):
+        found += _compare_items(one, other)
+    return found
+
+
+def _compare_items(plain: Sequence[Any], durable: Sequence[Any]) -> list[Difference]:
+    if len(plain) != len(durable):
+        return [Difference("item", list(plain), list(durable))]
+    found: list[Difference] = []
+    if _outputs_moved(plain, durable):
+        found.append(Difference("order", [_name(i) for i in plain], [_name(i) for i in durable]))
+        plain, durable = sorted(plain, key=_name), sorted(durable, key=_name)
+    for one, other in zip(plain, durable, strict=True):
+        if one == other:
+            continue
+        is_output = one.get("type") == other.get("type") == "function_call_output"
+        if is_output and {**one, "output": 0} == {**other, "output": 0}:
+            found.append(Difference("output", one["output"], other["output"], one["call_id"]))
+        else:
+            found.append(Difference("item", one, other))
+    return found
+
+
+def _outputs_moved(plain: Sequence[Any], durable: Sequence[Any]) -> bool:
+    names = [_name(item) for item in plain]
+    return names != [_name(item) for item in durable] and sorted(names) == sorted(
+        _name(item) for item in durable
+    )
+
+
+def _name(item: Any) -> str:
+    """What an item is, whatever it says."""
+    kind = item.get("type") or item.get("role")
+    return f"{kind} {item.get('call_id') or item.get('id') or item.get('content')}"
+
+
+@dataclass(frozen=True)
+class Documented:
+    """An allowed difference.
+
+    Attributes:
+        name: Short name.
+        field: The field that differs.
+        reason: Why it is so, and stays so.
+        explains: Whether it explains a difference in a run of a plan.
+        witness: A plan in which it occurs.
+    """
+
+    name: str
+    field: str
+    reason: str
+    explains: Callable[[Difference, Plan], bool]
+    witness: Plan
+
+
+def _calls(*said: Said, **agent: Any) -> Plan:
+    """A plan whose first response makes calls and whose second answers."""
+    tools = tuple(dict.fromkeys(s.name for s in said if s.name != "nope"))
+    return Plan(
+        agents=(AgentPlan("a", tools=tools or ("echo",), **agent),),
+        turns=(("question", (tuple(said), (Said("text", "done"),))),),
+    )
+
+
+def _failed(plain: str, tool: str | None = None) -> Callable[[Difference, Plan], bool]:
+    def explains(difference: Difference, plan: Plan) -> bool:
+        called = plan.tools_called.get(difference.call_id)
+        return (
+            (tool is None or called == tool)
+            and difference.plain == plain
+            and str(difference.durable).startswith(_PREFIX)
+        )
+
+    return explains
+
+
+def _bad_arguments(difference: Difference, plan: Plan) -> bool:
+    called = plan.tools_called.get(difference.call_id)
+    return (
+        difference.durable == f"{_PREFIX}Invalid JSON input for tool {called}"
+        and difference.plain in (_SDK_SENTENCE, "sorry, ModelBehaviorError")
+    )
+
+
+def _unknown_first(difference: Difference, plan: Plan) -> bool:
+    unknown = {call_id for call_id, name in plan.tools_called.items() if name == "nope"}
+
+    def without_unknown(names: list[str]) -> list[str]:
+        errors = {f"function_call_output {call_id}" for call_id in unknown}
+        return [name for name in names if name not in errors]
+
+    return bool(unknown) and without_unknown(difference.plain) == without_unknown(
+        difference.durable
+    )
+
+
+def _output_order_only(difference: Difference) -> bool:
+    def without_outputs(names: list[str]) -> list[str]:
+        return [name for name in names if not name.startswith("function_call_output")]
+
+    return without_outputs(difference.plain) == without_outputs(difference.durable)
+
+
+def _free_calls_first(difference: Difference, plan: Plan) -> bool:
+    beside_an_approval = any(
+        "pay" in names and len(names) > 1
+        for _, responses in plan.turns
+        for response in responses
+        if (names := {said.name for said in response if said.kind == "call"})
+    )
+    return beside_an_approval and _output_order_only(difference)
+
+
+DOCUMENTED: tuple[Documented, ...] = (
+    Documented(
+        "a tool that raises",
+        "output",
+        "the session tries a read three times and then tells the model what was raised; the "
+        "framework has one fixed sentence, for which there would be no retry",
+        _failed(_SDK_SENTENCE, "fails"),
+        _calls(Said("call", "{}", "c1", "fails")),
+    ),
+    Documented(
+        "a tool with its own text for failures",
+        "output",
+        "the call is recorded as failed, and the model reads that it failed before it reads why",
+        _failed("sorry, ValueError", "fails_politely"),
+        _calls(Said("call", "{}", "c1", "fails_politely")),
+    ),
+    Documented(
+        "arguments that do not fit",
+        "output",
+        "the call is recorded as failed with the name of the tool, without running it",
+        _bad_arguments,
+        _calls(Said("call", "{", "c1", "echo")),
+    ),
+    Documented(
+        "an input guardrail that refuses a call",
+        "output",
+        "the call is recorded as failed, and the model reads that it failed before it reads why",
+        _failed("refused", "checked"),
+        _calls(Said("call", '{"x":"bad"}', "c1", "checked")),
+    ),
+    Documented(
+        "an unknown tool beside a known one",
+        "order",
+        "the error of the unknown tool is known before the known one has run as a Step",
+        _unknown_first,
+        _calls(Said("call", "{}", "c1", "nope"), Said("call", '{"x":"one"}', "c2", "echo")),
+    ),
+    Documented(
+        "a call that waits for a person beside one that does not",
+        "order",
+        "all results of a response come back together, in the order of the calls; the framework "
+        "runs the free calls before it asks and puts their results first",
+        _free_calls_first,
+        _calls(Said("call", '{"amount":5}', "c1", "pay"), Said("call", "{}", "c2", "info")),
+    ),
+)
+
+
+def explanation(difference: Difference, plan: Plan) -> Documented | None:
+    """Return the entry that explains a difference, if there is one."""
+    return next(
+        (
+            entry
+            for entry in DOCUMENTED
+            if entry.field == difference.field and entry.explains(difference, plan)
+        ),
+        None,
+    )
+
+
+def describe(difference: Difference) -> str:
+    """Return a difference as a person reads it."""
+    plain, durable = (json.dumps(v)[:400] for v in (difference.plain, difference.durable))
+    return f"{difference.field} {difference.call_id}\n  plain:   {plain}\n  durable: {durable}"

@@ -1,0 +1,157 @@
+"""A plan run twice: by the framework alone, and as a durable session whose processes are killed."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agents import RunConfig, Runner
+from equivalence_agents import PlannedModel, build_agents
+from equivalence_plans import Plan, build_plan
+from forked_steps import ForkedRunner
+from stepped_session import SteppedSession
+
+from dex_agents import AgentTurnContext, AgentTurnOutcome, ToolEffect, TurnCompleted
+from dex_agents_openai_agents import OpenAIAgentsRunner
+
+REJECTION = "not this time"
+
+
+@dataclass
+class Trace:
+    """What a run did.
+
+    Attributes:
+        requests: What the model was sent, call by call.
+        items: Items of each turn that completed.
+        tokens: Tokens and calls of each turn that completed.
+        error: Type of the error that ended the run, or an empty string.
+        killed: Places where a process was killed.
+    """
+
+    requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    items: list[list[Any]] = field(default_factory=list[list[Any]])
+    tokens: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    error: str = ""
+    killed: list[str] = field(default_factory=list[str])
+
+
+def run_config(plan: Plan) -> RunConfig:
+    return RunConfig(
+        tracing_disabled=True,
+        tool_not_found_behavior="return_error_to_model"
+        if plan.error_for_unknown
+        else "raise_error",
+    )
+
+
+async def run_plain(plan: Plan, log: Path) -> Trace:
+    """Run a plan by the framework alone, deciding approvals as they come."""
+    trace = Trace()
+    model = PlannedModel(plan, log, moves_on=True)
+    start = build_agents(plan, model)
+    agent, history = start, list[Any]()
+    for number, (text, _) in enumerate(plan.turns):
+        model.place = (number, 0)
+        given: list[Any] = [*history, {"role": "user", "content": text}]
+        options: dict[str, Any] = {"run_config": run_config(plan), "max_turns": plan.max_turns}
+        try:
+            result = await Runner.run(agent, given, **options)
+            while result.interruptions:
+                state = result.to_state()
+                for item in result.interruptions:
+                    if item.call_id in plan.rejected:
+                        state.reject(item, rejection_message=REJECTION)
+                    else:
+                        state.approve(item)
+                result = await Runner.run(agent, state, **options)
+        except Exception as error:
+            trace.error = type(error).__name__
+            break
+        history = json.loads(json.dumps(result.to_input_list()))
+        agent = result.last_agent
+        trace.items.append(history[len(given) :])
+        usage = result.context_wrapper.usage
+        trace.tokens.append((usage.requests, usage.total_tokens))
+    trace.requests = read_requests(log)
+    return trace
+
+
+class _PlacedRunner(ForkedRunner):
+    """Tells the model which call of the plan comes next."""
+
+    def __init__(self, plan: Plan, log: Path) -> None:
+        self.model = PlannedModel(plan, log)
+        start = build_agents(plan, self.model)
+        super().__init__(
+            lambda: OpenAIAgentsRunner(
+                start, run_config=run_config(plan), max_turns=plan.max_turns
+            ),
+            set(plan.kills),
+        )
+        self._log = log
+        self._calls = 0
+
+    async def run_model_step(self, turn: AgentTurnContext) -> AgentTurnOutcome:
+        number = int(turn.turn_id.removeprefix("turn-")) - 1
+        if turn.framework_run_state is None:
+            self._calls = 0
+        self.model.place = (number, self._calls)
+        before = len(read_requests(self._log, keep_repeats=True))
+        outcome = await super().run_model_step(turn)
+        made = read_requests(self._log, keep_repeats=True)[before:]
+        # A step that ends on a tool result makes no call; a killed one makes the same call again.
+        assert all(request == made[0] for request in made), "a call was repeated differently"
+        self._calls += bool(made)
+        return outcome
+
+
+async def warm_up() -> None:
+    """Run one session in this process, so that its children inherit what a first run builds."""
+    plan = build_plan(5, frozenset({"handoff", "approval", "parallel", "structured", "reasoning"}))
+    with tempfile.TemporaryDirectory() as folder:
+        model = PlannedModel(plan, Path(folder) / "log", moves_on=True)
+        runner = OpenAIAgentsRunner(build_agents(plan, model), run_config=run_config(plan))
+        turn = await SteppedSession(lambda: runner).turn("warm up")
+    assert isinstance(turn.outcome, TurnCompleted)
+    # What is frozen is not copied to the children by their garbage collection.
+    gc.collect()
+    gc.freeze()
+
+
+async def run_durable(plan: Plan, log: Path) -> Trace:
+    """Run a plan as a session, every Step in a process of its own."""
+    trace = Trace()
+    runner = _PlacedRunner(plan, log)
+    session = SteppedSession(
+        lambda: runner,  # pyright: ignore[reportArgumentType] - same three methods
+        default_effect=ToolEffect.READ,
+        answer=lambda record: REJECTION if record.tool_call_id in plan.rejected else True,
+    )
+    for text, _ in plan.turns:
+        turn = await session.turn(text)
+        if not isinstance(turn.outcome, TurnCompleted):
+            error = turn.outcome
+            trace.error = getattr(error, "error_type", "") or str(error).partition(":")[0]
+            break
+        items = [json.loads(m.framework_item)["item"] for m in turn.messages]
+        trace.items.append(items)
+        trace.tokens.append((turn.usage.model_calls, turn.usage.total_tokens))
+    trace.requests = read_requests(log)
+    trace.killed = runner.killed
+    return trace
+
+
+def read_requests(log: Path, *, keep_repeats: bool = False) -> list[dict[str, Any]]:
+    """Return the recorded requests; of a repeated one the last."""
+    if not log.exists():
+        return []
+    requests = [json.loads(line) for line in log.read_text().splitlines()]
+    if keep_repeats:
+        return requests
+    by_place = {tuple(request["place"]): request for request in requests}
+    return [by_place[place] for place in sorted(by_place)]
