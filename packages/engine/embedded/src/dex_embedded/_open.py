@@ -56,6 +56,11 @@ class OpenEngine:
         return await asyncio.shield(self._engine.failed)
 
 
+def data_file_of(folder: Path) -> Path:
+    """Where the data of a data folder is."""
+    return folder / DATA_FILE
+
+
 @asynccontextmanager
 async def open_engine(
     path: str | os.PathLike[str],
@@ -100,7 +105,7 @@ async def open_engine(
         server = await serve(engine, host, port, metadata.version("dex-embedded"), tokens)
         try:
             engine.start()
-            yield OpenEngine(server.address, folder / DATA_FILE, engine)
+            yield OpenEngine(server.address, data_file_of(folder), engine)
         finally:
             await engine.stop(drain_seconds)
             await server.stop(0.5)

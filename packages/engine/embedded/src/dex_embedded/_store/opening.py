@@ -39,25 +39,37 @@ class FileLock:
     It is not the data file itself that is locked, since SQLite has its own locks there.
     """
 
-    def __init__(self, data_file: Path) -> None:
+    def __init__(self, data_file: Path, *, shared: bool = False) -> None:
         """Take the lock.
+
+        Args:
+            data_file: What to keep others off.
+            shared: Only looks at the file. Makes nothing: without a lock file no engine has ever
+                had the data file at this place.
 
         Raises:
             StoreInUseError: Somebody has it.
             StoreUnusableError: The lock file cannot be made.
         """
         self.path = data_file.with_name(data_file.name + ".lock")
+        self._fd = -1
         try:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDONLY if shared else os.O_RDWR | os.O_CREAT
+            self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            if shared and isinstance(error, FileNotFoundError):
+                return
             raise StoreUnusableError(data_file, _reason(error)) from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(self._fd, kind | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(self._fd, 20, 0).decode("ascii", "replace").strip()
             os.close(self._fd)
             who = f"process {holder}" if holder.isdigit() else "another process"
             raise StoreInUseError(data_file, f"{who} is using it") from error
+        if shared:
+            return
         with suppress(OSError):  # the number only serves the message above
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
@@ -130,11 +142,8 @@ def check_content(path: Path) -> None:
     Raises:
         StoreUnusableError: It cannot be used; the subclass says why.
     """
-    # Read only: closing a writing connection would move the log into the file. Without a log the
-    # file is all there is, and "immutable" leaves no companions behind.
-    mode = "mode=ro" if _has_log(path) else "mode=ro&immutable=1"
     try:
-        with closing(_connect(f"{path.absolute().as_uri()}?{mode}")) as connection:
+        with closing(connect_observer(path)) as connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             _check_version(path, version)
             connection.execute("SELECT key FROM run LIMIT 1").fetchone()
@@ -148,6 +157,14 @@ def check_content(path: Path) -> None:
         raise StoreUnusableError(path, str(error)) from error
     except sqlite3.DatabaseError as error:
         raise StoreDamagedError(path, str(error)) from error
+
+
+def connect_observer(path: Path) -> sqlite3.Connection:
+    """A connection for a file nobody writes to, that changes nothing. Raises `sqlite3.Error`."""
+    # Read only: closing a writing connection would move the log into the file. Without a log the
+    # file is all there is, and "immutable" leaves no companions behind.
+    mode = "mode=ro" if _has_log(path) else "mode=ro&immutable=1"
+    return _connect(f"{path.absolute().as_uri()}?{mode}")
 
 
 def _has_log(path: Path) -> bool:
@@ -173,7 +190,7 @@ def create_file(path: Path) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
         unfinished.chmod(0o600)
         unfinished.replace(path)
-        _flush_folder(path.parent)
+        flush_folder(path.parent)
     except (OSError, sqlite3.Error) as error:
         with suppress(OSError):
             _remove_with_companions(unfinished)
@@ -259,7 +276,8 @@ def _remove_with_companions(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
+    """Make new names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

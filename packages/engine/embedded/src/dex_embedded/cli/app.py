@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from dex_embedded._open import NotLoopbackError
-from dex_embedded._store.errors import StoreError
+from dex_embedded._store.errors import StoreError, StoreInUseError
 from dex_embedded._wire.client import CallFailedError, EngineTarget
-from dex_embedded.cli import flows
+from dex_embedded.cli import database, flows
 from dex_embedded.cli.dev import serve_until_stopped
 
 DEFAULT_PORT = 8801
+DEFAULT_DATA_DIR = Path(".dex")
 
 app = typer.Typer(
     help="An engine for durable Flows in one process and one file.",
@@ -30,6 +32,8 @@ app = typer.Typer(
 )
 flow_app = typer.Typer(help="Look at the flows of a running engine.", no_args_is_help=True)
 app.add_typer(flow_app, name="flow")
+db_app = typer.Typer(help="Check, back up and prune a data file.", no_args_is_help=True)
+app.add_typer(db_app, name="db")
 
 Server = Annotated[
     str,
@@ -46,6 +50,7 @@ ServerTokenFile = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+DataDir = Annotated[Path, typer.Option("--data-dir", help="Folder of the data file.")]
 FlowId = Annotated[str, typer.Argument(help="The flow's id.")]
 DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
 
@@ -59,7 +64,7 @@ def main() -> None:
 def dev(
     data_dir: Annotated[
         Path, typer.Option("--data-dir", help="Folder of the data file; made if missing.")
-    ] = Path(".dex"),
+    ] = DEFAULT_DATA_DIR,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = (
         DEFAULT_PORT
     ),
@@ -160,9 +165,57 @@ def stop(
     _run(flows.stop_flow(EngineTarget(server, token_file), flow_id, stop_type, reason))
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+@db_app.command("check")
+def check(data_dir: DataDir = DEFAULT_DATA_DIR, as_json: AsJson = False) -> None:
+    """Look for damage in the data file of a stopped engine; changes nothing."""
+    with _errors_in_one_line():
+        if not database.check(data_dir, as_json=as_json):
+            raise SystemExit(1)
+
+
+@db_app.command("backup")
+def backup(
+    target: Annotated[Path, typer.Argument(help="The copy: a file that does not exist yet.")],
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the data file, also while an engine runs on it."""
+    with _errors_in_one_line():
+        database.backup(data_dir, target, as_json=as_json)
+
+
+@db_app.command("prune")
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Age of the runs to remove, such as 30d or 12h.")
+    ],
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Give the space back; rewrites the whole file.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove closed runs, with their histories, from the data file of a stopped engine."""
     try:
+        age = database.seconds_of(older_than)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--older-than") from None
+    with _errors_in_one_line():
+        database.prune(data_dir, age, dry_run=dry_run, compact=compact, as_json=as_json)
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    with _errors_in_one_line():
         asyncio.run(work)
+
+
+@contextmanager
+def _errors_in_one_line() -> Generator[None]:
+    try:
+        yield
+    except StoreInUseError as error:
+        _fail(f"{error}; stop it first (only a backup can be taken meanwhile)")
     except (NotLoopbackError, StoreError, CallFailedError, OSError, ValueError) as error:
         _fail(str(error))
     except KeyboardInterrupt:
