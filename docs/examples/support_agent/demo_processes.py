@@ -84,7 +84,7 @@ class DemoProcesses:
         """
         self._workers += 1
         command = [sys.executable, str(HERE / "support_worker.py")]
-        command += ["--server", self.engine.address]
+        command += ["--server", self.engine.address, "--stop-with-stdin"]
         if self._model.name is not None:
             command += ["--model", self._model.name]
         environment = {

@@ -86,11 +86,12 @@ def test_a_demo_that_is_killed_itself_goes_on_in_its_next_run(tmp_path: Path) ->
         line = demo.stdout.readline()
         assert line, shown
         shown += line
-    engine = re.search(r"engine +process (\d+)", shown)
-    assert engine is not None
+    started = [int(pid) for pid in re.findall(r"(?:engine|model|started) +process (\d+)", shown)]
+    assert len(started) == 3
     demo.kill()
     demo.communicate()
-    wait_until_gone(int(engine[1]))
+    for pid in started:
+        wait_until_gone(pid)
 
     again = run_demo("--session", "s1", data_dir=tmp_path)
 

@@ -330,8 +330,12 @@ def read_places(fault_log: Path) -> list[str]:
         return []
 
 
-def is_about_refund(place: str) -> bool:
-    """Whether a kill at this place may hide if the refund ran."""
+def may_hide_refund(place: str, count: int) -> bool:
+    """Whether a kill at this arrival may hide if the refund ran.
+
+    The Step commits twice: its first heartbeat, before the tool runs, and its result. Before the
+    hand-out nothing has run, and after the second commit the result is known.
+    """
     name, _, subject = place.partition(":")
-    is_certain = name in ("handout.before", "commit.after")
+    is_certain = name == "handout.before" or (name == "commit.after" and count > 1)
     return subject == "CallSingleAttemptTool" and not is_certain

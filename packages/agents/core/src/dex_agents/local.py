@@ -21,6 +21,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
@@ -160,18 +161,31 @@ class SessionApp:
         name = flow if isinstance(flow, str) else flow.get_flow_type()
         raise ValueError(f"flow {name!r} was not given to open_sessions")
 
-    async def serve_until_signal(self) -> None:
-        """Return when the process gets SIGTERM or SIGINT; for programs that only serve."""
+    async def serve_until_signal(self, *, or_end_of_input: bool = False) -> None:
+        """Return when the process gets SIGTERM or SIGINT; for programs that only serve.
+
+        Args:
+            or_end_of_input: Also return when standard input closes, so that the program does not
+                outlive the one that started it and holds the other end.
+        """
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGTERM, signal.SIGINT)
-        for number in signals:
-            loop.add_signal_handler(number, stop.set)
-        try:
+        with contextlib.ExitStack() as stack:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stop.set)
+                stack.callback(loop.remove_signal_handler, number)
+            if or_end_of_input:
+                transport, _ = await loop.connect_read_pipe(lambda: _StopAtEnd(stop), sys.stdin)
+                stack.callback(transport.close)
             await stop.wait()
-        finally:
-            for number in signals:
-                loop.remove_signal_handler(number)
+
+
+class _StopAtEnd(asyncio.Protocol):
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop.set()
 
 
 @asynccontextmanager

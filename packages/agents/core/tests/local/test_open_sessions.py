@@ -249,3 +249,16 @@ async def test_a_serving_program_ends_on_a_signal(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(serving, 10)
+
+
+async def test_a_serving_program_may_end_with_its_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(reading))
+    async with open_sessions(greeter(), data_dir=tmp_path) as app:
+        serving = asyncio.create_task(app.serve_until_signal(or_end_of_input=True))
+        await asyncio.sleep(0)
+        assert not serving.done()
+        os.close(writing)
+        await asyncio.wait_for(serving, 10)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from crash_session import Crashing, crashing_session, is_about_refund, read_places
+from crash_session import Crashing, crashing_session, may_hide_refund, read_places
 
 from dex_agents.testing import wait_until
 
@@ -110,7 +110,7 @@ async def run_case(crashing: Crashing, case: Case, number: int) -> None:
         striking.cancel()
         driving.cancel()
         await asyncio.gather(striking, driving, return_exceptions=True)
-    may_be_unknown = case.victim == "worker" or is_about_refund(case.place)
+    may_be_unknown = case.victim == "worker" or may_hide_refund(case.place, case.count)
     await crashing.check(snapshot, may_be_unknown=may_be_unknown)
 
 

@@ -24,13 +24,15 @@ from dex_agents.values import AgentSnapshot
 T = TypeVar("T")
 
 _SNAPSHOT_SECONDS: Final = 5.0
-_OUTPUT_TAIL: Final = 2000
+_OUTPUT_TAIL: Final = 1500
+_SHOWN_WORKERS: Final = 2
 
 
 class AgentTestStack:
     """A private engine, a client in this process, and worker processes on demand.
 
-    When the block ends with an error, the end of what engine and workers printed is added to it.
+    When the block ends with an error, the end of what the engine and the newest workers printed is
+    added to it.
 
     Args:
         state_dir: Folder for data and output, such as pytest's `tmp_path`.
@@ -141,7 +143,7 @@ class AgentTestStack:
         await self.engine.stop()
 
     def _add_output(self, error: BaseException) -> None:
-        processes = [*self._workers, self.engine.process]
+        processes = [*self._workers[-_SHOWN_WORKERS:], self.engine.process]
         for process in processes:
             tail = process.output()[-_OUTPUT_TAIL:].strip()
             if tail:

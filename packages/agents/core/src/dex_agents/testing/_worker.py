@@ -57,34 +57,13 @@ def run_agent_worker(
             codecs=codecs,
         ) as app:
             _write_ready_file(ready_file)
-            end_of_input = asyncio.create_task(_end_of_input())
-            stopping = asyncio.create_task(app.serve_until_signal())
-            try:
-                await asyncio.wait({end_of_input, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                end_of_input.cancel()
-                stopping.cancel()
+            await app.serve_until_signal(or_end_of_input=True)
 
     asyncio.run(serve())
 
 
 def _write_ready_file(path: str) -> None:
     Path(path).write_text(str(os.getpid()), encoding="utf-8")
-
-
-async def _end_of_input() -> None:
-    """Wait until standard input closes, which happens when the process that started us is gone."""
-    closed = asyncio.Event()
-
-    class Watch(asyncio.Protocol):
-        def connection_lost(self, exc: Exception | None) -> None:
-            closed.set()
-
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(Watch, sys.stdin)
-    try:
-        await closed.wait()
-    finally:
-        transport.close()
 
 
 class WorkerProcess(ChildProcess):
