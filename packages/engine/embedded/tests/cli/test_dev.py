@@ -169,6 +169,32 @@ async def test_sigterm_lets_a_running_step_finish(tmp_path: Path) -> None:
     assert PROBE is not None
 
 
+async def test_sigterm_ends_within_its_bound_although_a_step_goes_on(tmp_path: Path) -> None:
+    running = asyncio.Event()
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        if not running.is_set():
+            running.set()
+            await asyncio.sleep(600)
+        return graceful_complete("the second attempt")
+
+    script = Script(execute={"Start": start})
+    async with (
+        engine_process(tmp_path / "data", args=("--drain-seconds", "0.2")) as engine,
+        open_world(engine.address, tmp_path) as world,
+        world.worker(),
+    ):
+        await world.start(script)
+        await running.wait()
+        assert await engine.terminate() == 0
+    async with (
+        engine_process(tmp_path / "data") as engine,
+        open_world(engine.address, tmp_path) as world,
+        world.worker(),
+    ):
+        assert (await world.result(script)).single_output(str) == "the second attempt"
+
+
 async def test_a_second_sigterm_ends_at_once(tmp_path: Path) -> None:
     running = asyncio.Event()
 

@@ -24,6 +24,7 @@ from dex_embedded._runtime.call_errors import CallError, CallErrorKind
 from dex_embedded._runtime.clock import Clock, SystemClock
 from dex_embedded._runtime.codec import Codec
 from dex_embedded._runtime.dispatcher import Dispatcher
+from dex_embedded._runtime.failure_text import describe_failure
 from dex_embedded._runtime.faults import Faults
 from dex_embedded._runtime.flow_calls import FlowCalls
 from dex_embedded._runtime.resident_runs import ResidentRun, RunTable
@@ -184,7 +185,7 @@ class Engine:
 
     def _store_failed(self, error: BaseException) -> None:
         """Memory is ahead of the disk, or the engine is broken: it must not answer any more."""
-        _LOGGER.critical("the engine has failed and stops: %s", error)
+        _LOGGER.critical("the engine has failed and stops: %s", describe_failure(error))
         if not self.failed.done():
             self.failed.set_result(error)
 

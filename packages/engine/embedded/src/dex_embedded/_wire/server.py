@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from dex_embedded._kernel.errors import KernelError
 from dex_embedded._runtime.call_errors import CallError, CallErrorKind, from_kernel, invalid
 from dex_embedded._runtime.engine import Engine
+from dex_embedded._runtime.failure_text import place_of
 from dex_embedded._runtime.faults import REPLY_BEFORE
 from dex_embedded._runtime.frame_size import FrameTooLargeError, check_size
 from dex_embedded._store.errors import StoreFailedError
@@ -24,7 +25,7 @@ from dex_embedded._wire.errors import Abortable, abort_with
 from dex_embedded._wire.flow_service import FlowService
 from dex_embedded._wire.reply_parts import largest_parts
 from dex_embedded._wire.token_file import TokenFile
-from dex_embedded._wire.worker_tasks import WorkerTaskService
+from dex_embedded._wire.worker_tasks import StreamCall, WorkerTaskService
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ async def serve(
     guarded = None if tokens is None else GuardedWorkerTasks(engine, tokens)
     tasks = guarded or WorkerTaskService(engine)
     poll = grpc.stream_stream_rpc_method_handler(
-        cast(Any, tasks.poll_worker_task),
+        cast(Any, _stream(tasks)),
         request_deserializer=pb.PollWorkerTaskRequest.FromString,
         response_serializer=_identity,
     )
@@ -197,14 +198,31 @@ def _unary(
             await abort_with(context, CallError(CallErrorKind.STOPPING, text))
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
-        except Exception:
-            _LOGGER.exception("%s failed", name)
+        except Exception as error:
+            _LOGGER.error("%s failed: %s", name, place_of(error))
             text = f"{name} failed inside the engine; see its log"
             await abort_with(context, CallError(CallErrorKind.INTERNAL, text))
         engine.faults.reach(REPLY_BEFORE, name)
         return encoded
 
     return grpc.unary_unary_rpc_method_handler(cast(Any, call))
+
+
+def _stream(tasks: WorkerTaskService) -> Callable[[object, StreamCall], Awaitable[None]]:
+    async def call(requests: object, context: StreamCall) -> None:
+        try:
+            await tasks.poll_worker_task(requests, context)
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except DecodeError:
+            await abort_with(context, invalid("a frame of the stream cannot be decoded"))
+        except Exception as error:
+            # Passing, as far as the worker is concerned: it opens another stream.
+            _LOGGER.error("PollWorkerTask failed: %s", place_of(error))
+            text = "the stream failed inside the engine; see its log"
+            await abort_with(context, CallError(CallErrorKind.INTERNAL, text))
+
+    return call
 
 
 def _refusal(name: str) -> grpc.RpcMethodHandler[Any, Any]:

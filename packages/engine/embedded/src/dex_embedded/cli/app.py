@@ -16,10 +16,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from dex_embedded._open import NotLoopbackError
+from dex_embedded._runtime.engine import DRAIN_SECONDS
 from dex_embedded._store.errors import StoreError, StoreInUseError
 from dex_embedded._wire.client import CallFailedError, EngineTarget
 from dex_embedded.cli import database, flows
 from dex_embedded.cli.dev import serve_until_stopped
+from dex_embedded.cli.logs import LogFormat, LogLevel, set_up_logging
 
 DEFAULT_PORT = 8801
 DEFAULT_DATA_DIR = Path(".dex")
@@ -85,6 +87,18 @@ def dev(
             help="Do not flush the disk at every commit: a power cut may lose the last ones.",
         ),
     ] = False,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(
+            "--drain-seconds", min=0, max=3600, help="How long running tasks may take at the end."
+        ),
+    ] = DRAIN_SECONDS,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="Form of the log on stderr.")
+    ] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="The least that is logged.")
+    ] = LogLevel.WARNING,
     as_json: AsJson = False,
 ) -> None:
     """Serve an engine until it is stopped (Ctrl-C or SIGTERM)."""
@@ -96,6 +110,7 @@ def dev(
         else:
             print(f"Dex engine ready at {address}\nData file: {data_file}", flush=True)
 
+    set_up_logging(log_format, log_level)
     _run(
         serve_until_stopped(
             data_dir,
@@ -103,6 +118,7 @@ def dev(
             port,
             token_file=token_file,
             synchronous="NORMAL" if relaxed else "FULL",
+            drain_seconds=drain_seconds,
             announce=announce,
         )
     )
