@@ -253,7 +253,8 @@ def read_history(
     first, last = row_range(run_key)
     rows = reader.rows(
         "SELECT id, payload FROM event WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
-        (first + max(start_event_id, 0), last, limit),
+        # A number far beyond the end must not leave the range SQLite has for numbers.
+        (first + min(max(start_event_id, 0), last - first + 1), last, limit),
     )
     return [StoredEvent(event_id=number_of(rowid), payload=payload) for rowid, payload in rows]
 
