@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import subprocess
+import sys
 
 import pytest
 from conformance_broken import BROKEN, BrokenRunner
@@ -75,3 +77,16 @@ async def test_a_broken_runner_fails_exactly_its_own_requirement(
     assert report.broken == {broken.breaks}, report.render()
     own = next(r for r in report.results if r.requirement_id == broken.breaks)
     assert own.verdict is Verdict.FAILED
+
+
+def test_the_suite_needs_no_agent_framework_and_pytest_only_for_its_class() -> None:
+    program = (
+        "import sys; sys.modules.update(agents=None, openai=None, pytest=None)\n"
+        "from dex_agents_testkit.conformance import REQUIREMENTS, check_runner\n"
+        "try:\n    from dex_agents_testkit.conformance import AdapterConformance\n"
+        "except ImportError as error:\n    print(error.name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.split() == ["pytest"], done.stderr

@@ -17,7 +17,7 @@ from dex_agents_testkit.conformance._played import (
 )
 from dex_agents_testkit.conformance._requirements import Ability, Level, Requirement
 from dex_agents_testkit.conformance._scenario import ModelReply, Scenario, ScenarioTool
-from dex_agents_testkit.conformance._stage import Stage
+from dex_agents_testkit.conformance._stage import Stage, Witness
 
 RunnerFactory: TypeAlias = Callable[[Stage], AgentFrameworkRunner]
 
@@ -62,7 +62,7 @@ class Bench:
     ) -> PlayedSession:
         """Set up a scenario and a session that plays it."""
         return PlayedSession(
-            Stage(Scenario(turns=turns, tools=tools)),
+            Witness(Scenario(turns=turns, tools=tools)),
             self.make_runner,
             policies or {},
             default_effect,

@@ -28,6 +28,7 @@ MODEL_CHECKS = CheckTable()
 
 USER = "user-says-amber"
 ANSWER = ModelReply(text="answer-birch")
+END = ModelReply(text="end-zinnia")
 FIND = ScenarioTool(name="find", output="found-cedar")
 ASK = ModelReply(
     text="looking-dahlia",
@@ -96,7 +97,7 @@ async def _(bench: Bench) -> None:
     session = bench.play((ModelReply(text="never", never_answers=True),))
     session.say(USER)
     step = asyncio.ensure_future(session.attempt())
-    called = asyncio.ensure_future(session.stage.model_was_called.wait())
+    called = asyncio.ensure_future(session.witness.model_was_called.wait())
     try:
         await asyncio.wait({step, called}, return_when=asyncio.FIRST_COMPLETED)
         require(called.done(), "model.repeatable", "the Step ended before it called the model")
@@ -112,12 +113,14 @@ async def _(bench: Bench) -> None:
 
 @MODEL_CHECKS.proves("history.reaches_model")
 async def _(bench: Bench) -> None:
-    session = bench.play((ANSWER,), (ModelReply(text="answer-hazel"),), (ModelReply(text="end"),))
+    session = bench.play((ASK, ANSWER), (ModelReply(text="answer-hazel"),), (END,), tools=(FIND,))
     await session.play(USER)
+    output = next(iter(session.records.values())).output or ""
     await session.play("user-says-iris")
     session.say("user-says-juniper")
     await session.attempt()
-    pieces = [USER, "answer-birch", "user-says-iris", "answer-hazel", "user-says-juniper"]
+    first = [USER, ASK.text, ASK.tool_calls[0].key, output, ANSWER.text]
+    pieces = [*first, "user-says-iris", "answer-hazel", "user-says-juniper"]
     places = [session.model_input.find(piece) for piece in pieces]
     bench.require(
         -1 not in places and places == sorted(places),
@@ -127,7 +130,7 @@ async def _(bench: Bench) -> None:
 
 @MODEL_CHECKS.proves("history.no_repeats")
 async def _(bench: Bench) -> None:
-    session = bench.play((ASK, ANSWER), (ASK_AGAIN, ModelReply(text="end")), tools=(FIND, NOTE))
+    session = bench.play((ASK, ANSWER), (ASK_AGAIN, END), tools=(FIND, NOTE))
     await session.play(USER)
     session.say("user-says-iris")
     asked = await session.ask_for_tools()
@@ -197,7 +200,7 @@ async def _(bench: Bench) -> None:
 async def _(bench: Bench) -> None:
     # Random text, so that no compression hides it.
     long = base64.b64encode(random.Random(7).randbytes(150_000)).decode()
-    session = bench.play((ANSWER,), (ASK, ModelReply(text="end")), tools=(FIND,))
+    session = bench.play((ANSWER,), (ASK, END), tools=(FIND,))
     await session.play(long)
     session.say(USER)
     asked = await session.ask_for_tools()
@@ -268,7 +271,7 @@ async def _whole_turn(bench: Bench) -> Any:
 async def _(bench: Bench) -> None:
     session = bench.play((ASK, ASK_AGAIN, ANSWER), tools=(FIND, NOTE))
     session.say(USER)
-    for reply in session.stage.scenario.turns[0]:
+    for reply in session.witness.scenario.turns[0]:
         outcome = await session.model_step()
         got, told = outcome.usage, reply.usage
         bench.require(

@@ -37,7 +37,7 @@ from dex_agents.values import (
     ToolEffect,
 )
 from dex_agents_testkit.conformance._scenario import ModelReply
-from dex_agents_testkit.conformance._stage import Stage, WatchedStep
+from dex_agents_testkit.conformance._stage import Stage, WatchedStep, Witness
 
 SESSION_ID = "conformance"
 
@@ -71,14 +71,14 @@ class PlayedSession:
     """One session, played turn by turn.
 
     Attributes:
-        stage: Where the scenario is played.
+        witness: Sees what happens, and knows the scenario.
         make_runner: Makes a runner on the stage.
         policies: Explicit tool policies.
         default_effect: Effect of a tool without policy or hint.
         is_moving: Every Step gets a runner of its own, as after a restart.
     """
 
-    stage: Stage
+    witness: Witness
     make_runner: Callable[[Stage], AgentFrameworkRunner]
     policies: Mapping[str, ToolPolicy] = field(default_factory=dict[str, ToolPolicy])
     default_effect: ToolEffect = ToolEffect.READ
@@ -99,7 +99,7 @@ class PlayedSession:
     @property
     def step(self) -> WatchedStep:
         """The model Step that ran last."""
-        return self.stage.model_steps[-1]
+        return self.witness.model_steps[-1]
 
     @property
     def model_input(self) -> str:
@@ -109,7 +109,7 @@ class PlayedSession:
     def runner(self) -> AgentFrameworkRunner:
         """Return the runner for the next Step."""
         if self._runner is None or self.is_moving:
-            self._runner = self.stage.watch(self.make_runner(self.stage))
+            self._runner = self.witness.watch(self.make_runner(self.witness.stage))
         return self._runner
 
     def say(self, text: str) -> FrameworkMessage:
@@ -128,7 +128,7 @@ class PlayedSession:
         writer = AgentEventWriter(
             events.append,
             turn_id=self.turn_id,
-            step_execution_id=f"RunModel-{len(self.stage.model_steps)}",
+            step_execution_id=f"RunModel-{len(self.witness.model_steps)}",
             attempt=attempt,
             delta_interval=0,
         )
@@ -203,7 +203,7 @@ class PlayedSession:
             ),
             heartbeat=_no_heartbeat,
         )
-        known = len(self.stage.tool_steps)
+        known = len(self.witness.tool_steps)
         try:
             result = await self.runner().execute_deferred_tool_call(call)
         except ToolExecutionError as error:
@@ -218,7 +218,7 @@ class PlayedSession:
             )
         finally:
             call.events.close()
-            for step in self.stage.tool_steps[known:]:
+            for step in self.witness.tool_steps[known:]:
                 _check_tool_step(step)
         self.records[tool_call_id] = _stored(done)
         return self.records[tool_call_id]
@@ -236,7 +236,7 @@ class PlayedSession:
     async def play(self, text: str) -> tuple[FrameworkMessage, ...]:
         """Play a whole turn; every tool call is run. Return its new messages."""
         self.say(text)
-        for _ in range(len(self.stage.scenario.turns[self.turn_number - 1]) + 1):
+        for _ in range(len(self.witness.scenario.turns[self.turn_number - 1]) + 1):
             outcome = await self.model_step()
             if isinstance(outcome, TurnCompleted):
                 return outcome.new_messages
@@ -247,7 +247,7 @@ class PlayedSession:
 
     def _replies(self) -> tuple[ModelReply, ...]:
         """What the model said so far in this turn."""
-        return self.stage.scenario.turns[self.turn_number - 1][: self.reply_count]
+        return self.witness.scenario.turns[self.turn_number - 1][: self.reply_count]
 
     def _store(self, messages: Iterable[FrameworkMessage]) -> None:
         for message in messages:
@@ -323,7 +323,7 @@ class PlayedSession:
 
     def _check_calls(self, calls: tuple[DeferredToolCall, ...]) -> None:
         """Check what is deferred against what the model asked for."""
-        replies = self.stage.scenario.turns[self.turn_number - 1]
+        replies = self.witness.scenario.turns[self.turn_number - 1]
         reply = replies[min(self.reply_count, len(replies) - 1)]
         wanted = [(call.tool_name, {"key": call.key}) for call in reply.tool_calls]
         got = [(call.tool_name, _parsed(call.arguments)) for call in calls]

@@ -24,7 +24,7 @@ from dex_agents_testkit.conformance._model_checks import ANSWER, ASK, ASK_AGAIN,
 from dex_agents_testkit.conformance._played import require
 from dex_agents_testkit.conformance._requirements import Ability
 from dex_agents_testkit.conformance._scenario import ModelReply, Scenario
-from dex_agents_testkit.conformance._stage import Stage
+from dex_agents_testkit.conformance._stage import Witness
 
 SESSION_CHECKS = CheckTable()
 
@@ -35,55 +35,55 @@ _ASKS = ToolPolicy(ToolEffect.NON_IDEMPOTENT_WRITE)
 
 @SESSION_CHECKS.proves("session.turn")
 async def _(bench: Bench) -> None:
-    stage = Stage(Scenario(turns=((ASK, ASK_AGAIN, ANSWER),), tools=(FIND, NOTE)))
-    async with _serving(bench, stage, find=_READ, note=_READ) as sessions:
+    witness = Witness(Scenario(turns=((ASK, ASK_AGAIN, ANSWER),), tools=(FIND, NOTE)))
+    async with _serving(bench, witness, find=_READ, note=_READ) as sessions:
         await sessions.start_session(_SESSION, USER)
         snapshot = await _turn_ended(sessions, 1)
-    runs = [(run.tool_name, run.key) for run in stage.tool_runs]
+    runs = [(run.tool_name, run.key) for run in witness.tool_runs]
     bench.require(runs == [("find", "key-elder"), ("note", "key-fern")], f"the tools ran {runs}")
     texts = [message.text for message in snapshot.messages]
     bench.require(any("answer-birch" in text for text in texts), f"stored is {texts}")
-    _check_model_calls(bench, stage, snapshot, 3)
+    _check_model_calls(bench, witness, snapshot, 3)
 
 
 @SESSION_CHECKS.proves("session.approval")
 async def _(bench: Bench) -> None:
     end = ModelReply(text="answer-hazel")
-    stage = Stage(Scenario(turns=((ASK, ANSWER), (ASK_AGAIN, end)), tools=(FIND, NOTE)))
-    async with _serving(bench, stage, find=_ASKS, note=_ASKS) as sessions:
+    witness = Witness(Scenario(turns=((ASK, ANSWER), (ASK_AGAIN, end)), tools=(FIND, NOTE)))
+    async with _serving(bench, witness, find=_ASKS, note=_ASKS) as sessions:
         await sessions.start_session(_SESSION, USER)
         await _answer(sessions, approved=False)
         await _turn_ended(sessions, 1)
-        bench.require(not stage.tool_runs, f"a rejected call ran: {stage.tool_runs}")
+        bench.require(not witness.tool_runs, f"a rejected call ran: {witness.tool_runs}")
         await sessions.send_user_message(_SESSION, "user-says-iris")
         await _answer(sessions, approved=True)
         snapshot = await _turn_ended(sessions, 2)
-    runs = [(run.tool_name, run.key) for run in stage.tool_runs]
+    runs = [(run.tool_name, run.key) for run in witness.tool_runs]
     bench.require(runs == [("note", "key-fern")], f"one call was approved; the tools ran {runs}")
-    _check_model_calls(bench, stage, snapshot, 4)
+    _check_model_calls(bench, witness, snapshot, 4)
 
 
 @SESSION_CHECKS.proves("session.restart")
 async def _(bench: Bench) -> None:
-    stage = Stage(Scenario(turns=((ASK, ASK_AGAIN, ANSWER),), tools=(FIND, NOTE)))
-    async with _serving(bench, stage, find=_READ, note=_ASKS) as sessions:
+    witness = Witness(Scenario(turns=((ASK, ASK_AGAIN, ANSWER),), tools=(FIND, NOTE)))
+    async with _serving(bench, witness, find=_READ, note=_ASKS) as sessions:
         await sessions.start_session(_SESSION, USER)
         await _wait(sessions, lambda snapshot: bool(snapshot.pending_interrupts), "an approval")
-    async with _serving(bench, stage, find=_READ, note=_ASKS) as sessions:
+    async with _serving(bench, witness, find=_READ, note=_ASKS) as sessions:
         await _answer(sessions, approved=True)
         snapshot = await _turn_ended(sessions, 1)
-    runs = [(run.tool_name, run.key) for run in stage.tool_runs]
+    runs = [(run.tool_name, run.key) for run in witness.tool_runs]
     bench.require(runs == [("find", "key-elder"), ("note", "key-fern")], f"the tools ran {runs}")
-    _check_model_calls(bench, stage, snapshot, 3)
+    _check_model_calls(bench, witness, snapshot, 3)
 
 
 @asynccontextmanager
 async def _serving(
-    bench: Bench, stage: Stage, **policies: ToolPolicy
+    bench: Bench, witness: Witness, **policies: ToolPolicy
 ) -> AsyncGenerator[AgentSessionClient]:
     """Serve the session from a new runner, over the same data each time."""
     flow = AgentSessionFlow(
-        stage.watch(bench.make_runner(stage)),
+        witness.watch(bench.make_runner(witness.stage)),
         flow_type="Conformance",
         options=AgentSessionOptions(tool_policies=policies),
     )
@@ -121,8 +121,8 @@ async def _wait(
     return found
 
 
-def _check_model_calls(bench: Bench, stage: Stage, snapshot: AgentSnapshot, count: int) -> None:
-    calls = sum(len(step.model_calls) for step in stage.model_steps)
+def _check_model_calls(bench: Bench, witness: Witness, snapshot: AgentSnapshot, count: int) -> None:
+    calls = sum(len(step.model_calls) for step in witness.model_steps)
     bench.require(calls == count, f"{count} model calls are needed; {calls} were made")
     if Ability.USAGE in bench.abilities:
         told = snapshot.usage.model_calls

@@ -9,7 +9,7 @@ from dex_agents.errors import ToolExecutionError
 from dex_agents.runner import ToolPolicy, TurnCompleted
 from dex_agents.values import ToolCallStatus, ToolEffect
 from dex_agents_testkit.conformance._bench import Bench, CheckTable
-from dex_agents_testkit.conformance._model_checks import ANSWER, ASK, FIND, NOTE, USER
+from dex_agents_testkit.conformance._model_checks import ANSWER, ASK, END, FIND, NOTE, USER
 from dex_agents_testkit.conformance._played import PlayedSession, RequirementBrokenError, require
 from dex_agents_testkit.conformance._requirements import Ability
 from dex_agents_testkit.conformance._scenario import ModelReply, ModelToolCall, ScenarioTool
@@ -79,7 +79,7 @@ async def _(bench: Bench) -> None:
 async def _(bench: Bench) -> None:
     session = bench.play(
         (_asks(("call-1", "find", "key-elder")), ANSWER),
-        (_asks(("call-1", "note", "key-fern")), ModelReply(text="end")),
+        (_asks(("call-1", "note", "key-fern")), END),
         tools=(FIND, NOTE),
     )
     await session.play(USER)
@@ -151,7 +151,7 @@ async def _(bench: Bench) -> None:
 async def _(bench: Bench) -> None:
     session = await _asked(bench, FIND)
     await _run_all(session)
-    runs = [(run.tool_name, run.key) for run in session.stage.tool_runs]
+    runs = [(run.tool_name, run.key) for run in session.witness.tool_runs]
     bench.require(runs == [("find", "key-elder")], f"one call of find ran {runs}")
 
 
@@ -226,7 +226,7 @@ async def _(bench: Bench) -> None:
 async def _(bench: Bench) -> None:
     session = await _asked(bench, FIND)
     await _run_all(session)
-    seen = [run.idempotency_key for run in session.stage.tool_runs]
+    seen = [run.idempotency_key for run in session.witness.tool_runs]
     wanted = f"conformance/turn-1/{next(iter(session.records))}"
     bench.require(seen == [wanted], f"the tool read {seen}, the key is {wanted!r}")
 
