@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from session_harness import (
     FunctionRunner,
     answer,
@@ -40,6 +41,7 @@ def refunds(*calls: object) -> FunctionRunner:
     return FunctionRunner(model, lambda call: f"refunded {call.tool_call.arguments}")
 
 
+@pytest.mark.requirement("CORE-APPROVAL-01", "CORE-APPROVAL-12")
 async def test_an_approved_call_runs_once_and_the_answer_counts_once(tmp_path: Path) -> None:
     runner = refunds(tool_call("c1", "refund", WRITE, "7"))
     async with running_session(tmp_path, runner) as session:
@@ -75,6 +77,7 @@ async def test_an_approved_call_runs_once_and_the_answer_counts_once(tmp_path: P
     }
 
 
+@pytest.mark.requirement("CORE-APPROVAL-05")
 async def test_a_rejected_call_never_runs_and_the_model_reads_why(tmp_path: Path) -> None:
     runner = refunds(tool_call("c1", "refund", WRITE, "7"))
     async with running_session(tmp_path, runner) as session:
@@ -91,6 +94,7 @@ async def test_a_rejected_call_never_runs_and_the_model_reads_why(tmp_path: Path
     assert [e.payload["status"] for e in finished] == ["rejected"]
 
 
+@pytest.mark.requirement("CORE-APPROVAL-08")
 async def test_a_rejection_message_is_dropped_on_approval(tmp_path: Path) -> None:
     runner = refunds(tool_call("c1", "refund", WRITE, "7"))
     async with running_session(tmp_path, runner) as session:
@@ -100,6 +104,7 @@ async def test_a_rejection_message_is_dropped_on_approval(tmp_path: Path) -> Non
     assert runner.turns[-1].tool_calls["c1"].rejection_message is None
 
 
+@pytest.mark.requirement("CORE-APPROVAL-06")
 async def test_an_unanswered_approval_expires_as_a_rejection(tmp_path: Path) -> None:
     runner = refunds(tool_call("c1", "refund", WRITE, "7"))
     options = AgentSessionOptions(interrupt_deadline=timedelta(milliseconds=1500))
@@ -116,6 +121,7 @@ async def test_an_unanswered_approval_expires_as_a_rejection(tmp_path: Path) -> 
     assert runner.turns[-1].tool_calls["c1"].status is ToolCallStatus.REJECTED
 
 
+@pytest.mark.requirement("CORE-APPROVAL-10", "CORE-RPC-20")
 async def test_a_mixed_batch_runs_what_it_may_and_waits_for_the_rest(tmp_path: Path) -> None:
     runner = refunds(
         tool_call("c1", "search", ToolEffect.READ, "1"),
@@ -154,6 +160,7 @@ async def test_a_mixed_batch_runs_what_it_may_and_waits_for_the_rest(tmp_path: P
     assert executed.count("AwaitToolApproval") == 3
 
 
+@pytest.mark.requirement("CORE-APPROVAL-11")
 async def test_an_approval_waits_over_a_restart_of_everything(tmp_path: Path) -> None:
     calls = (tool_call("c1", "refund", WRITE, "1"), tool_call("c2", "refund", WRITE, "2"))
     async with running_session(tmp_path, refunds(*calls)) as session:
@@ -175,6 +182,7 @@ async def test_an_approval_waits_over_a_restart_of_everything(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.requirement("CORE-APPROVAL-09")
 async def test_an_answer_of_an_earlier_turn_never_reaches_a_later_call_with_that_id(
     tmp_path: Path,
 ) -> None:
@@ -196,6 +204,7 @@ async def test_an_answer_of_an_earlier_turn_never_reaches_a_later_call_with_that
     assert len(runner.executions) == 1
 
 
+@pytest.mark.requirement("CORE-FAIL-10")
 async def test_a_turn_that_fails_after_an_approval_leaves_no_question_and_a_note(
     tmp_path: Path,
 ) -> None:

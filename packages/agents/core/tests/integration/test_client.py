@@ -38,6 +38,7 @@ from dex_agents import (
 )
 
 
+@pytest.mark.requirement("CORE-RPC-13")
 async def test_a_message_id_that_was_sent_before_is_dropped_and_answered_true(
     tmp_path: Path,
 ) -> None:
@@ -59,6 +60,7 @@ async def test_a_message_id_that_was_sent_before_is_dropped_and_answered_true(
     assert snapshot.messages[0].message_id == "a/b %~"
 
 
+@pytest.mark.requirement("CORE-RPC-14")
 async def test_an_id_is_forgotten_once_enough_later_turns_have_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +80,7 @@ async def test_an_id_is_forgotten_once_enough_later_turns_have_started(
         assert snapshot.messages[-2].text == "one again"
 
 
+@pytest.mark.requirement("CORE-RPC-15")
 async def test_a_repeated_start_succeeds_and_another_start_is_refused(tmp_path: Path) -> None:
     runner = FunctionRunner()
     async with running_session(tmp_path, runner) as session:
@@ -95,6 +98,7 @@ async def test_a_repeated_start_succeeds_and_another_start_is_refused(tmp_path: 
     assert len(runner.turns) == 2
 
 
+@pytest.mark.requirement("CORE-RPC-16")
 @pytest.mark.parametrize("bad_id", ["", "  ", "a/b", "a:b", "a$b", "\ud800"])
 async def test_an_unusable_session_id_is_refused_before_anything_is_sent(
     tmp_path: Path, bad_id: str
@@ -117,6 +121,7 @@ async def test_an_unusable_session_id_is_refused_before_anything_is_sent(
         assert (await session.client.list_sessions(include_closed=True)).sessions == ()
 
 
+@pytest.mark.requirement("CORE-RPC-17")
 async def test_bad_messages_are_refused_and_change_nothing(tmp_path: Path) -> None:
     async with running_session(tmp_path, FunctionRunner()) as session:
         await session.start()
@@ -131,6 +136,7 @@ async def test_bad_messages_are_refused_and_change_nothing(tmp_path: Path) -> No
         assert snapshot.messages == ()
 
 
+@pytest.mark.requirement("CORE-RPC-08")
 async def test_missing_and_closed_sessions_are_told_apart(tmp_path: Path) -> None:
     async with running_session(tmp_path, FunctionRunner()) as session:
         client = session.client
@@ -158,6 +164,7 @@ async def test_missing_and_closed_sessions_are_told_apart(tmp_path: Path) -> Non
         assert len((await client.list_agent_messages(session.session_id)).messages) == 2
 
 
+@pytest.mark.requirement("CORE-STORE-12", "CORE-RPC-20")
 async def test_sessions_are_listed_by_what_they_do(tmp_path: Path) -> None:
     gate = asyncio.Event()
 
@@ -190,6 +197,7 @@ async def test_sessions_are_listed_by_what_they_do(tmp_path: Path) -> None:
         gate.set()
 
 
+@pytest.mark.requirement("CORE-RPC-06", "CORE-RPC-09")
 async def test_pages_hold_every_message_once_and_end_by_count(tmp_path: Path) -> None:
     def model(turn: AgentTurnContext) -> AgentTurnOutcome:
         items = [FrameworkMessage(MessageRole.ASSISTANT, "{}", f"item {n}") for n in range(548)]
@@ -215,6 +223,7 @@ async def test_pages_hold_every_message_once_and_end_by_count(tmp_path: Path) ->
         assert [m.sequence for m in page.messages] == [1, 2]
 
 
+@pytest.mark.requirement("CORE-RPC-10")
 async def test_pages_and_snapshots_end_by_bytes(tmp_path: Path) -> None:
     noise = random.Random(3)
 
@@ -241,6 +250,7 @@ async def test_pages_and_snapshots_end_by_bytes(tmp_path: Path) -> None:
         assert pages == 3
 
 
+@pytest.mark.requirement("CORE-RPC-12")
 async def test_a_snapshot_needs_two_calls_at_most_and_one_when_nothing_changed(
     tmp_path: Path,
 ) -> None:
@@ -268,6 +278,7 @@ async def test_a_snapshot_needs_two_calls_at_most_and_one_when_nothing_changed(
         assert len(calls) == 3
 
 
+@pytest.mark.requirement("CORE-RPC-19")
 async def test_a_plain_call_of_an_rpc_works_without_the_client(tmp_path: Path) -> None:
     async with running_session(tmp_path, FunctionRunner()) as session:
         await session.start()
@@ -286,6 +297,7 @@ async def test_a_plain_call_of_an_rpc_works_without_the_client(tmp_path: Path) -
         assert page.has_more
 
 
+@pytest.mark.requirement("CORE-STORE-14")
 def test_a_registry_without_the_explicit_codecs_accepts_the_flow() -> None:
     flow = AgentSessionFlow(FunctionRunner(), flow_type="Plain")
     assert Registry([flow], allow_async_handlers=True).flows == (flow,)

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from session_harness import (
     FunctionRunner,
     RunningSession,
@@ -117,6 +118,7 @@ async def test_a_cold_worker_loads_a_long_history_in_parts_and_a_warm_one_only_w
         assert (text, steps) == (f"True True {count + 3}", 1)
 
 
+@pytest.mark.requirement("CORE-COST-04")
 async def test_a_short_history_needs_no_second_task_on_a_cold_worker(tmp_path: Path) -> None:
     async with running_session(tmp_path, FunctionRunner(growing)) as session:
         await session.start("hi")
@@ -139,6 +141,7 @@ async def three_workers(
         yield RunningSession(app, flows[0], "session-1")
 
 
+@pytest.mark.requirement("CORE-COST-12")
 async def test_three_workers_that_each_lack_a_part_still_finish_the_turn(tmp_path: Path) -> None:
     async with running_session(tmp_path, FunctionRunner(growing)) as session:
         await grow(session, 3)

@@ -31,6 +31,7 @@ async def test_the_first_program_answers(
     assert capsys.readouterr().out == "order 7 is on its way\n"
 
 
+@pytest.mark.requirement("CORE-KIT-08")
 async def test_the_plain_sdk_form_serves_a_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

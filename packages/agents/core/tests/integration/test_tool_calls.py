@@ -7,6 +7,7 @@ import random
 import string
 from pathlib import Path
 
+import pytest
 from session_harness import (
     FunctionRunner,
     RunningSession,
@@ -69,6 +70,7 @@ async def run_turn(session: RunningSession) -> list[tuple[str, int]]:
     ]
 
 
+@pytest.mark.requirement("CORE-TOOL-03")
 async def test_a_tool_execution_error_is_final_and_read_by_the_model(tmp_path: Path) -> None:
     runner = once(ToolEffect.IDEMPOTENT_WRITE)
 
@@ -83,6 +85,7 @@ async def test_a_tool_execution_error_is_final_and_read_by_the_model(tmp_path: P
     assert (record.status, record.error) == (ToolCallStatus.FAILED, "no such order")
 
 
+@pytest.mark.requirement("CORE-EFFECT-01")
 async def test_a_read_is_retried_and_then_failed(tmp_path: Path) -> None:
     runner = once(ToolEffect.READ)
 
@@ -98,6 +101,7 @@ async def test_a_read_is_retried_and_then_failed(tmp_path: Path) -> None:
     assert (record.status, record.error) == (ToolCallStatus.FAILED, "OSError: attempt 2")
 
 
+@pytest.mark.requirement("CORE-EFFECT-02")
 async def test_an_idempotent_write_is_retried_with_the_same_key_and_then_unknown(
     tmp_path: Path,
 ) -> None:
@@ -114,6 +118,7 @@ async def test_an_idempotent_write_is_retried_with_the_same_key_and_then_unknown
     assert final_record(runner).status is ToolCallStatus.OUTCOME_UNKNOWN
 
 
+@pytest.mark.requirement("CORE-EFFECT-03")
 async def test_a_write_that_may_run_once_runs_once_and_is_unknown_after_an_error(
     tmp_path: Path,
 ) -> None:
@@ -133,6 +138,7 @@ async def test_a_write_that_may_run_once_runs_once_and_is_unknown_after_an_error
         assert record.error == "OSError: gone"
 
 
+@pytest.mark.requirement("CORE-EFFECT-09")
 async def test_a_repeatable_call_that_recovers_succeeds(tmp_path: Path) -> None:
     runner = once(ToolEffect.READ)
 
@@ -148,6 +154,7 @@ async def test_a_repeatable_call_that_recovers_succeeds(tmp_path: Path) -> None:
     assert final_record(runner).output == "found"
 
 
+@pytest.mark.requirement("CORE-TOOL-08")
 async def test_a_long_output_reaches_the_model_whole_and_the_snapshot_cut(tmp_path: Path) -> None:
     text = noise(200_000)
     runner = once(ToolEffect.READ)
@@ -179,6 +186,7 @@ async def test_a_long_output_reaches_the_model_whole_and_the_snapshot_cut(tmp_pa
     assert not record.is_output_cut
 
 
+@pytest.mark.requirement("CORE-TOOL-09")
 async def test_an_output_above_the_limit_fails_a_read_and_leaves_a_write_unknown(
     tmp_path: Path,
 ) -> None:
@@ -199,6 +207,7 @@ async def test_an_output_above_the_limit_fails_a_read_and_leaves_a_write_unknown
         assert str(512 * 1024) in record.error
 
 
+@pytest.mark.requirement("CORE-STORE-15")
 async def test_an_output_with_half_a_character_is_kept(tmp_path: Path) -> None:
     runner = once(ToolEffect.READ)
     runner.tool = lambda call: "half \ud83d"
@@ -209,6 +218,7 @@ async def test_an_output_with_half_a_character_is_kept(tmp_path: Path) -> None:
     assert snapshot.messages[-1].text == "half \ud83d"
 
 
+@pytest.mark.requirement("CORE-TOOL-10")
 async def test_a_result_of_the_wrong_kind_is_final_and_not_retried(tmp_path: Path) -> None:
     runner = once(ToolEffect.READ)
     runner.tool = lambda call: 42  # pyright: ignore[reportAttributeAccessIssue] - on purpose

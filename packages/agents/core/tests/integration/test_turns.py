@@ -52,6 +52,7 @@ FAST_RETRIES = AgentSessionOptions(
 )
 
 
+@pytest.mark.requirement("CORE-RUNNER-04", "CORE-STORE-03")
 async def test_a_turn_stores_the_question_and_the_answer_in_order(tmp_path: Path) -> None:
     runner = FunctionRunner()
     async with running_session(tmp_path, runner) as session:
@@ -72,6 +73,7 @@ async def test_a_turn_stores_the_question_and_the_answer_in_order(tmp_path: Path
     assert [m.text for m in runner.turns[1].messages] == ["hello", "echo hello", "again"]
 
 
+@pytest.mark.requirement("CORE-STEP-02")
 async def test_a_blank_initial_message_starts_no_turn(tmp_path: Path) -> None:
     runner = FunctionRunner()
     async with running_session(tmp_path, runner) as session:
@@ -84,6 +86,7 @@ async def test_a_blank_initial_message_starts_no_turn(tmp_path: Path) -> None:
         assert len((await session.turn_ended(1)).messages) == 2
 
 
+@pytest.mark.requirement("CORE-STEP-03", "CORE-RPC-06")
 async def test_messages_queue_while_a_turn_runs_and_get_a_turn_each(tmp_path: Path) -> None:
     gate = asyncio.Event()
 
@@ -105,6 +108,7 @@ async def test_messages_queue_while_a_turn_runs_and_get_a_turn_each(tmp_path: Pa
         assert [m.text for m in snapshot.messages][::2] == ["one", "two", "three"]
 
 
+@pytest.mark.requirement("CORE-RUNNER-17", "CORE-TOOL-02")
 async def test_tools_of_one_response_run_at_the_same_time_and_reach_the_model_in_order(
     tmp_path: Path,
 ) -> None:
@@ -142,6 +146,7 @@ async def test_tools_of_one_response_run_at_the_same_time_and_reach_the_model_in
     }
 
 
+@pytest.mark.requirement("CORE-RUNNER-06", "CORE-RUNNER-14", "CORE-TOOL-12")
 async def test_several_rounds_keep_the_records_of_the_turn_and_count_usage_once(
     tmp_path: Path,
 ) -> None:
@@ -170,6 +175,7 @@ async def test_several_rounds_keep_the_records_of_the_turn_and_count_usage_once(
     assert snapshot.usage.total_tokens == 4 * 15 + 3 * 7
 
 
+@pytest.mark.requirement("CORE-STEP-06")
 async def test_a_turn_that_continues_goes_straight_to_another_model_call(tmp_path: Path) -> None:
     def model(turn: AgentTurnContext) -> AgentTurnOutcome:
         if turn.framework_run_state == "handed off":
@@ -185,6 +191,7 @@ async def test_a_turn_that_continues_goes_straight_to_another_model_call(tmp_pat
     assert [e.step_type for e in history if e.step_type == "RunModel"] == ["RunModel"] * 2
 
 
+@pytest.mark.requirement("CORE-RUNNER-13")
 async def test_call_ids_may_repeat_in_a_later_turn(tmp_path: Path) -> None:
     def model(turn: AgentTurnContext) -> AgentTurnOutcome:
         return answer(outcomes(turn)[0]) if turn.is_resuming else ask(tool_call("c1"))
@@ -201,6 +208,7 @@ async def test_call_ids_may_repeat_in_a_later_turn(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.requirement("CORE-EVENT-02", "CORE-EVENT-04")
 async def test_events_tell_a_turn_in_order_and_its_end_only_once_it_is_stored(
     tmp_path: Path,
 ) -> None:
@@ -252,6 +260,7 @@ async def test_events_tell_a_turn_in_order_and_its_end_only_once_it_is_stored(
 # --- failures -----------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("CORE-STEP-16", "CORE-FAIL-01")
 async def test_a_final_failure_costs_one_model_call_and_names_its_type(tmp_path: Path) -> None:
     def model(turn: AgentTurnContext) -> AgentTurnOutcome:
         if turn.turn_id == "turn-1":
@@ -275,6 +284,7 @@ async def test_a_final_failure_costs_one_model_call_and_names_its_type(tmp_path:
         assert snapshot.messages[-1].text == "echo good"
 
 
+@pytest.mark.requirement("CORE-RUNNER-12")
 @pytest.mark.parametrize(
     ("bad_call", "named"),
     [
@@ -298,6 +308,7 @@ async def test_an_unusable_tool_call_id_fails_the_turn_once(
     assert named in snapshot.state.last_turn_error
 
 
+@pytest.mark.requirement("CORE-FAIL-02")
 async def test_a_retryable_failure_is_retried_and_then_fails_the_turn(tmp_path: Path) -> None:
     def model(turn: AgentTurnContext) -> AgentTurnOutcome:
         raise ConnectionError(f"attempt {turn.attempt}")
@@ -311,6 +322,7 @@ async def test_a_retryable_failure_is_retried_and_then_fails_the_turn(tmp_path: 
     assert snapshot.state.last_turn_error == "ConnectionError: attempt 2"
 
 
+@pytest.mark.requirement("CORE-RUNNER-08")
 async def test_a_failed_attempt_repeats_only_the_model_call(tmp_path: Path) -> None:
     def model(turn: AgentTurnContext) -> AgentTurnOutcome:
         if not turn.is_resuming:
@@ -328,6 +340,7 @@ async def test_a_failed_attempt_repeats_only_the_model_call(tmp_path: Path) -> N
     assert len(runner.turns) == 3
 
 
+@pytest.mark.requirement("CORE-FAIL-04")
 async def test_a_wait_that_does_not_fit_the_window_fails_the_turn_at_once(tmp_path: Path) -> None:
     def model(turn: AgentTurnContext) -> AgentTurnOutcome:
         raise ModelError("slow down", "RateLimitError", retry_after=timedelta(hours=1))
@@ -344,6 +357,7 @@ async def test_a_wait_that_does_not_fit_the_window_fails_the_turn_at_once(tmp_pa
     assert "3600 s" in error
 
 
+@pytest.mark.requirement("CORE-FAIL-11")
 async def test_an_error_that_utf8_cannot_carry_is_told_and_counted(tmp_path: Path) -> None:
     def model(turn: AgentTurnContext) -> AgentTurnOutcome:
         raise ValueError("half a smiley: \ud83d")
@@ -357,6 +371,7 @@ async def test_an_error_that_utf8_cannot_carry_is_told_and_counted(tmp_path: Pat
     assert snapshot.state.last_turn_error == "ValueError: half a smiley: \\ud83d"
 
 
+@pytest.mark.requirement("CORE-FAIL-12")
 async def test_a_cancellation_from_inside_the_runner_is_an_ordinary_failure(
     tmp_path: Path,
 ) -> None:
@@ -371,6 +386,7 @@ async def test_a_cancellation_from_inside_the_runner_is_an_ordinary_failure(
     assert snapshot.messages[-1].text == "echo go"
 
 
+@pytest.mark.requirement("CORE-TOOL-12")
 async def test_a_failed_turn_leaves_a_note_about_the_calls_that_ran(tmp_path: Path) -> None:
     def model(turn: AgentTurnContext) -> AgentTurnOutcome:
         if turn.turn_id == "turn-2":
@@ -405,6 +421,7 @@ async def test_a_failed_turn_leaves_a_note_about_the_calls_that_ran(tmp_path: Pa
     )
 
 
+@pytest.mark.requirement("CORE-FAIL-10")
 async def test_a_note_that_cannot_be_built_does_not_block_the_session(tmp_path: Path) -> None:
     def model(turn: AgentTurnContext) -> AgentTurnOutcome:
         if turn.turn_id == "turn-2":
@@ -430,6 +447,7 @@ async def test_a_note_that_cannot_be_built_does_not_block_the_session(tmp_path: 
         assert (await session.turn_ended(2)).messages[-1].text == "echo next"
 
 
+@pytest.mark.requirement("CORE-RUNNER-01", "CORE-FAIL-10")
 async def test_a_message_that_cannot_be_built_does_not_block_the_session(tmp_path: Path) -> None:
     def build(text: str) -> FrameworkMessage:
         if text == "broken":
@@ -457,6 +475,7 @@ async def test_a_message_that_cannot_be_built_does_not_block_the_session(tmp_pat
     assert runner.texts == ["broken"] * 3 + ["wrong"] * 3 + ["fine"]
 
 
+@pytest.mark.requirement("CORE-STEP-14")
 async def test_two_flows_share_one_registry_and_keep_their_sessions_apart(tmp_path: Path) -> None:
     flows = [
         AgentSessionFlow(FunctionRunner(lambda turn, n=name: answer(n)), flow_type=name)

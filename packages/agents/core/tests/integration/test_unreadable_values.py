@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from dex import Codec, Value
 from session_harness import FunctionRunner, running_session
 
@@ -29,6 +30,7 @@ class BrokenCodec:
         return message
 
 
+@pytest.mark.requirement("CORE-STORE-11")
 async def test_an_unreadable_message_costs_no_model_call_and_nothing_is_replaced(
     tmp_path: Path,
 ) -> None:

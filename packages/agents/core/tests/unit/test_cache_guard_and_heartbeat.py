@@ -49,6 +49,7 @@ def record(call_id: str) -> AgentToolCall:
 # --- cache --------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("CORE-COST-08")
 def test_runs_of_one_session_do_not_share_values() -> None:
     cache = SessionCache(1_000_000)
     cache.session("s", "run-1").add_message(message(1))
@@ -56,6 +57,7 @@ def test_runs_of_one_session_do_not_share_values() -> None:
     assert cache.session("s", "run-2").message(1) is None
 
 
+@pytest.mark.requirement("CORE-COST-08")
 def test_the_least_recently_used_session_goes_first_and_the_latest_one_stays() -> None:
     cache = SessionCache(25_000)
     for name in ("a", "b", "c"):
@@ -71,6 +73,7 @@ def test_the_least_recently_used_session_goes_first_and_the_latest_one_stays() -
     assert "1 sessions" in repr(cache)
 
 
+@pytest.mark.requirement("CORE-COST-09")
 def test_a_session_that_is_being_loaded_stays_until_its_pin_ends() -> None:
     cache = SessionCache(5_000)
     pinned = cache.session("loading", "run")
@@ -83,6 +86,7 @@ def test_a_session_that_is_being_loaded_stays_until_its_pin_ends() -> None:
     assert cache.peek("loading", "run").message(1) is None
 
 
+@pytest.mark.requirement("CORE-COST-15")
 def test_a_new_turn_forgets_the_calls_of_the_last_one_because_ids_may_repeat() -> None:
     session = SessionCache(1_000_000).session("s", "run")
     session.begin_turn("turn-1")
@@ -130,6 +134,7 @@ async def run_guarded(handler: Callable[[], Awaitable[object]]) -> object:
     return await guarded(handler)()
 
 
+@pytest.mark.requirement("CORE-FAIL-11")
 async def test_an_error_leaves_with_its_type_and_text_and_without_its_causes() -> None:
     async def handler() -> None:
         try:
@@ -144,6 +149,7 @@ async def test_an_error_leaves_with_its_type_and_text_and_without_its_causes() -
     assert raised.value.__suppress_context__
 
 
+@pytest.mark.requirement("CORE-FAIL-13")
 async def test_a_failure_is_logged_with_its_origin_in_text_that_can_be_written(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -156,6 +162,7 @@ async def test_a_failure_is_logged_with_its_origin_in_text_that_can_be_written(
     assert "failing_tool" in caplog.text
 
 
+@pytest.mark.requirement("CORE-FAIL-11")
 async def test_a_long_error_is_cut_to_what_the_engine_passes_on() -> None:
     async def handler() -> None:
         raise OSError("x" * 100_000)
@@ -165,6 +172,7 @@ async def test_a_long_error_is_cut_to_what_the_engine_passes_on() -> None:
     assert len(str(raised.value).encode()) <= 1000
 
 
+@pytest.mark.requirement("CORE-FAIL-03")
 async def test_a_delay_reaches_the_sdk_as_its_own_frozen_error() -> None:
     async def handler() -> None:
         raise RetryLaterError("RateLimit: slow \ud83d", 7)
@@ -175,6 +183,7 @@ async def test_a_delay_reaches_the_sdk_as_its_own_frozen_error() -> None:
     assert isinstance(raised.value.cause, StepFailedError)
 
 
+@pytest.mark.requirement("CORE-FAIL-12")
 async def test_a_foreign_cancellation_becomes_an_error() -> None:
     async def handler() -> None:
         raise asyncio.CancelledError("a library gave up")
@@ -183,6 +192,7 @@ async def test_a_foreign_cancellation_becomes_an_error() -> None:
         await run_guarded(handler)
 
 
+@pytest.mark.requirement("CORE-FAIL-12")
 async def test_a_real_cancellation_passes_through() -> None:
     started = asyncio.Event()
 
@@ -230,6 +240,7 @@ class Beats:
             raise self.error
 
 
+@pytest.mark.requirement("CORE-TOOL-14")
 async def test_heartbeats_go_on_while_the_block_runs_and_end_with_it() -> None:
     beats = Beats()
     async with keep_alive(cast(Any, beats), "a tool", interval=0.001):
@@ -240,6 +251,7 @@ async def test_heartbeats_go_on_while_the_block_runs_and_end_with_it() -> None:
     assert not [t for t in asyncio.all_tasks() if "heartbeat" in t.get_name()]
 
 
+@pytest.mark.requirement("CORE-TOOL-15")
 async def test_a_heartbeat_that_fails_does_not_fail_the_block(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -249,6 +261,7 @@ async def test_a_heartbeat_that_fails_does_not_fail_the_block(
     assert "a tool" in caplog.text
 
 
+@pytest.mark.requirement("CORE-TOOL-16")
 async def test_a_blocked_loop_is_named_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

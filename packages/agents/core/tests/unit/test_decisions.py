@@ -7,7 +7,9 @@ again and again.
 from __future__ import annotations
 
 import inspect
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -28,6 +30,7 @@ from dex_agents import (
     ToolEffect,
     agent_codecs,
 )
+from dex_agents import _session as decisions
 from dex_agents._internal_values import AgentSessionIndex, ModelStepBudget, ToolCallEntry
 from dex_agents._session.history import MAX_LOAD_BYTES, ModelLoads
 from dex_agents.session_flow._runtime import SessionStep
@@ -72,6 +75,7 @@ ALL = {
 }
 
 
+@pytest.mark.requirement("CORE-STEP-09")
 @pytest.mark.parametrize("name", ALL)
 def test_every_movement_maps_and_asks_for_durable_results(name: str) -> None:
     options = mapped(ALL[name]).step_options
@@ -81,6 +85,7 @@ def test_every_movement_maps_and_asks_for_durable_results(name: str) -> None:
         assert options.execute_failure_proceed_step_options.execute_durability_override == SYNC
 
 
+@pytest.mark.requirement("CORE-STEP-11")
 @pytest.mark.parametrize(
     "name", ["await_user_message", "await_tool_approval", "resume_turn", "record_turn_failure"]
 )
@@ -93,6 +98,7 @@ def test_a_step_without_a_route_retries_for_thirty_days(name: str) -> None:
     assert not options.execute_failure_proceed_step_type
 
 
+@pytest.mark.requirement("CORE-STEP-04")
 def test_the_model_step_has_the_limits_and_the_route_of_the_specification() -> None:
     movement = mapped(ALL["run_model"])
     options = movement.step_options
@@ -118,6 +124,7 @@ def test_the_model_step_has_the_limits_and_the_route_of_the_specification() -> N
     ]
 
 
+@pytest.mark.requirement("CORE-COST-05")
 def test_a_model_step_that_hands_itself_on_renews_nothing() -> None:
     budget = ModelStepBudget(2, NOW, 1, 3)
     movement = MOVEMENTS.run_model(INDEX, LOADS, budget, NOW + timedelta(seconds=100.4))
@@ -126,6 +133,9 @@ def test_a_model_step_that_hands_itself_on_renews_nothing() -> None:
     assert policy.total_duration_seconds == 1699
 
 
+@pytest.mark.requirement(
+    "CORE-EFFECT-01", "CORE-EFFECT-02", "CORE-EFFECT-03", "CORE-STEP-10", "CORE-STEP-17"
+)
 @pytest.mark.parametrize(
     ("effect", "step", "attempts", "route"),
     [
@@ -155,6 +165,7 @@ def test_a_tool_step_loads_only_its_record_and_so_does_its_route(
         assert list(routed.execute_load_attribute_map_instances) == loads
 
 
+@pytest.mark.requirement("CORE-STEP-12")
 def test_only_the_approval_step_holds_the_lock_on_the_interrupts() -> None:
     for name, movement in ALL.items():
         options = mapped(movement).step_options
@@ -168,11 +179,13 @@ def test_waiting_for_a_message_loads_the_slot_of_the_next_turn() -> None:
     assert list(options.execute_load_attribute_map_instances) == ["AgentMessageIds/~1"]
 
 
+@pytest.mark.requirement("CORE-COST-14")
 def test_resuming_loads_the_records_of_the_newest_response_only() -> None:
     options = mapped(ALL["resume_turn"]).step_options
     assert list(options.execute_load_attribute_map_instances) == ["AgentToolCalls/%C3%A9%201"]
 
 
+@pytest.mark.requirement("CORE-COST-13")
 def test_recording_a_failure_loads_no_more_records_than_a_task_may_carry() -> None:
     index = AgentSessionIndex(tool_calls=tuple(ToolCallEntry(f"c{n}", 900_000) for n in range(6)))
     loads = mapped(MOVEMENTS.record_turn_failure(index)).step_options
@@ -181,6 +194,7 @@ def test_recording_a_failure_loads_no_more_records_than_a_task_may_carry() -> No
     assert len(names) * 900_000 <= MAX_LOAD_BYTES
 
 
+@pytest.mark.requirement("CORE-STEP-01")
 def test_the_start_step_and_only_it_starts_a_session() -> None:
     starting = [step.name for step in REGISTERED.steps.values() if step.starting]
     assert starting == ["StartAgentSession"]
@@ -189,6 +203,7 @@ def test_the_start_step_and_only_it_starts_a_session() -> None:
     assert all(inspect.iscoroutinefunction(step.step.execute) for step in REGISTERED.steps.values())
 
 
+@pytest.mark.requirement("CORE-STEP-12", "CORE-STORE-01", "CORE-RPC-02")
 def test_the_stored_names_are_those_of_the_specification() -> None:
     assert set(REGISTERED.persistence) >= {
         "AgentState",
@@ -217,3 +232,20 @@ def test_the_stored_names_are_those_of_the_specification() -> None:
     for name in ("get_agent_snapshot", "list_agent_messages"):
         assert not REGISTERED.rpcs[name].options.is_transactional
         assert not REGISTERED.rpcs[name].locks
+
+
+@pytest.mark.requirement("CORE-STEP-18")
+@pytest.mark.parametrize("name", ALL)
+def test_no_movement_loads_a_channel(name: str) -> None:
+    options = mapped(ALL[name]).step_options
+    set_fields = {definition.name for definition, _ in options.ListFields()}
+    assert not {field for field in set_fields if "load" in field and "channel" in field}
+
+
+@pytest.mark.requirement("CORE-STEP-19")
+def test_what_decides_about_a_session_needs_no_sdk() -> None:
+    folder = Path(decisions.__file__).parent
+    sources = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    assert "turns.py" in sources
+    needed = re.compile(r"^(from|import) (dex|dex_agents\.session_flow)\b", re.MULTILINE)
+    assert [name for name, text in sources.items() if needed.search(text)] == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from dex_agents import AgentEvent, AgentEventType, AgentEventWriter
 from dex_agents.events import MAX_DELTA_CHARACTERS
 from dex_agents.testing import wait_until
@@ -35,6 +37,7 @@ class Written:
         return [(e.type.value, next(iter(e.payload.values()))) for e in self.events]
 
 
+@pytest.mark.requirement("CORE-EVENT-02", "CORE-EVENT-12")
 async def test_deltas_are_joined_until_another_event_or_the_end() -> None:
     written = Written()
     written.writer.write_text_delta("Hel")
@@ -56,6 +59,7 @@ async def test_deltas_are_joined_until_another_event_or_the_end() -> None:
     }
 
 
+@pytest.mark.requirement("CORE-EVENT-12")
 async def test_deltas_go_out_by_themselves_after_the_interval() -> None:
     written = Written(delta_interval=0.01)
     written.writer.write_text_delta("Hel")
@@ -66,6 +70,7 @@ async def test_deltas_go_out_by_themselves_after_the_interval() -> None:
     assert [text for _, text in written.short] == ["Hello", "again"]
 
 
+@pytest.mark.requirement("CORE-EVENT-06")
 async def test_an_event_that_is_no_delta_goes_out_without_waiting() -> None:
     written = Written()
     written.writer.write_tool_call_finished("c1", "look", "failed")
@@ -77,6 +82,7 @@ async def test_an_event_that_is_no_delta_goes_out_without_waiting() -> None:
     }
 
 
+@pytest.mark.requirement("CORE-EVENT-10")
 async def test_writes_from_many_threads_arrive_on_the_loop_and_none_is_lost() -> None:
     written = Written(delta_interval=0.001)
 
@@ -96,6 +102,7 @@ async def test_writes_from_many_threads_arrive_on_the_loop_and_none_is_lost() ->
     assert text == "x" * 800
 
 
+@pytest.mark.requirement("CORE-EVENT-11")
 async def test_nothing_is_written_after_the_end() -> None:
     written = Written()
     written.writer.close()
@@ -107,6 +114,7 @@ async def test_nothing_is_written_after_the_end() -> None:
     assert written.events == []
 
 
+@pytest.mark.requirement("CORE-EVENT-12")
 async def test_a_long_text_is_split_and_an_empty_one_is_no_event() -> None:
     written = Written()
     written.writer.write_text_delta("")
@@ -117,6 +125,7 @@ async def test_a_long_text_is_split_and_an_empty_one_is_no_event() -> None:
     assert max(sizes) <= MAX_DELTA_CHARACTERS
 
 
+@pytest.mark.requirement("CORE-EVENT-13")
 async def test_an_event_that_cannot_be_written_is_dropped_and_the_next_one_arrives() -> None:
     events: list[AgentEvent] = []
 

@@ -59,6 +59,7 @@ def window(seconds_used: float = 0, attempts_left: int = 2) -> ModelRetryWindow:
 # --- failures -----------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("CORE-FAIL-01")
 def test_final_failures_are_not_retried() -> None:
     judged = judge_model_error(TurnFailedError("tripped", "Guardrail"), window())
     assert isinstance(judged, FailTurn)
@@ -68,6 +69,7 @@ def test_final_failures_are_not_retried() -> None:
     assert describe_turn_failure(broken.failure) == "RunnerContractError: no usage"
 
 
+@pytest.mark.requirement("CORE-FAIL-01")
 def test_an_unnamed_final_failure_is_named_after_its_class() -> None:
     class Refused(TurnFailedError):
         pass
@@ -75,6 +77,7 @@ def test_an_unnamed_final_failure_is_named_after_its_class() -> None:
     assert Refused("no").error_type == "Refused"
 
 
+@pytest.mark.requirement("CORE-FAIL-03")
 def test_a_model_error_is_retried_after_the_time_the_provider_asks_for() -> None:
     assert judge_model_error(ModelError("busy", "E", retry_after=2.1), window()) == RetryModelCall(
         "E: busy", 3
@@ -84,6 +87,7 @@ def test_a_model_error_is_retried_after_the_time_the_provider_asks_for() -> None
     assert judge_model_error(by_duration, window()) == RetryModelCall("E: busy", 1)
 
 
+@pytest.mark.requirement("CORE-FAIL-04")
 def test_a_wait_that_ends_after_the_window_fails_the_turn_at_once() -> None:
     error = ModelError("busy", "RateLimit", retry_after=60)
     assert isinstance(judge_model_error(error, window(1739)), RetryModelCall)
@@ -93,15 +97,18 @@ def test_a_wait_that_ends_after_the_window_fails_the_turn_at_once() -> None:
     assert "60 s" in judged.failure.message
 
 
+@pytest.mark.requirement("CORE-FAIL-05")
 def test_the_last_attempt_leaves_the_decision_to_the_failure_route() -> None:
     error = ModelError("busy", "E", retry_after=9999)
     assert judge_model_error(error, window(attempts_left=0)) == RetryModelCall("E: busy")
 
 
+@pytest.mark.requirement("CORE-FAIL-02")
 def test_any_other_error_is_retried_with_its_type_in_the_text() -> None:
     assert judge_model_error(OSError("gone"), window()) == RetryModelCall("OSError: gone")
 
 
+@pytest.mark.requirement("CORE-FAIL-03")
 @given(st.none() | st.floats())
 def test_a_delay_is_a_whole_positive_number_or_none(seconds: float | None) -> None:
     delay = whole_seconds(seconds)
@@ -113,6 +120,7 @@ def test_a_delay_is_a_whole_positive_number_or_none(seconds: float | None) -> No
         assert delay >= seconds
 
 
+@pytest.mark.requirement("CORE-FAIL-14")
 @given(any_text, any_text)
 def test_a_recorded_failure_can_be_stored_and_is_bounded(kind: str, message: str) -> None:
     failure = turn_failure(kind, message)
@@ -122,6 +130,7 @@ def test_a_recorded_failure_can_be_stored_and_is_bounded(kind: str, message: str
 # --- text ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("CORE-FAIL-11")
 @given(any_text, st.integers(20, 200))
 def test_bounded_text_can_be_sent_and_fits(text: str, limit: int) -> None:
     bounded = bound_bytes(text, limit)
@@ -146,6 +155,7 @@ def test_an_error_that_cannot_even_be_shown_still_has_a_text() -> None:
 # --- ids ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("CORE-RPC-18")
 @given(st.lists(st.text(min_size=1, max_size=20), min_size=2, max_size=8, unique=True))
 def test_different_message_ids_have_different_keys_that_a_map_accepts(ids: list[str]) -> None:
     keys = [message_id_key(message_id) for message_id in ids]
@@ -156,17 +166,20 @@ def test_different_message_ids_have_different_keys_that_a_map_accepts(ids: list[
         assert key not in slots
 
 
+@pytest.mark.requirement("CORE-RPC-14")
 def test_a_turn_reuses_the_slot_of_the_turn_a_thousand_before() -> None:
     assert turn_slot_key(5) == turn_slot_key(5 + REMEMBERED_TURNS)
     assert len({turn_slot_key(n) for n in range(1, REMEMBERED_TURNS + 1)}) == REMEMBERED_TURNS
 
 
+@pytest.mark.requirement("CORE-RUNNER-13", "CORE-TOOL-01", "CORE-APPROVAL-09")
 def test_ids_of_calls_differ_by_turn() -> None:
     assert interrupt_id("turn-1", "c") == "turn-1~c"
     assert interrupt_id("turn-1", "c") != interrupt_id("turn-11", "c")
     assert idempotency_key("s", "turn-2", "c") == "s/turn-2/c"
 
 
+@pytest.mark.requirement("CORE-RPC-16")
 @pytest.mark.parametrize(
     ("session_id", "character"),
     [("a/b", "/"), ("a:b", ":"), ("a$b", "$"), ("", ""), ("  ", ""), ("\ud800", "")],
@@ -191,6 +204,7 @@ def test_ordinary_ids_are_accepted() -> None:
     check_flow_type("TriageAgent")
 
 
+@pytest.mark.requirement("CORE-STEP-15", "CORE-RPC-17")
 def test_unusable_message_ids_and_flow_types_are_refused() -> None:
     for message_id in ("", " ", "\ud800", "x" * 257):
         with pytest.raises(InvalidMessageIdError):

@@ -55,6 +55,7 @@ def indexed(sizes: list[int]) -> tuple[AgentSessionIndex, dict[int, AgentMessage
     return appended.index, {block_of(first): block for first, block in appended.sealed}
 
 
+@pytest.mark.requirement("CORE-COST-10")
 @given(batches)
 def test_every_size_is_in_the_index_or_in_a_sealed_block(given_batches: list[list[int]]) -> None:
     index, sealed, stored = AgentSessionIndex(), dict[int, AgentMessageSizes](), list[int]()
@@ -120,6 +121,7 @@ histories = st.one_of(
 calls = st.lists(st.tuples(st.integers(200, 100_000), st.integers(0, MAX_ITEM_BYTES)), max_size=12)
 
 
+@pytest.mark.requirement("CORE-COST-03")
 @given(histories, calls, st.integers(1, 3), st.randoms(use_true_random=False))
 def test_loading_ends_with_everything_and_no_task_is_too_large(
     stored: list[int],
@@ -157,6 +159,7 @@ def test_loading_ends_with_everything_and_no_task_is_too_large(
         assert tasks <= 2 + math.ceil(total / room)
 
 
+@pytest.mark.requirement("CORE-COST-01")
 @given(st.lists(st.integers(200, 3000), min_size=1, max_size=1500), st.integers(1, 40))
 def test_a_warm_worker_loads_only_what_is_new_and_the_newest(stored: list[int], new: int) -> None:
     index, sealed = indexed(stored)
@@ -171,6 +174,7 @@ def test_a_warm_worker_loads_only_what_is_new_and_the_newest(stored: list[int], 
     assert loads.is_complete
 
 
+@pytest.mark.requirement("CORE-COST-04")
 def test_a_history_that_fits_is_loaded_whole_so_that_any_worker_can_go_on() -> None:
     stored = [2000] * 1200
     index, sealed = indexed(stored)
@@ -181,6 +185,7 @@ def test_a_history_that_fits_is_loaded_whole_so_that_any_worker_can_go_on() -> N
     assert loads.messages == tuple(range(1, 1201))
 
 
+@pytest.mark.requirement("CORE-COST-10")
 def test_a_cold_worker_asks_for_sizes_first_when_it_does_not_know_them() -> None:
     stored = [2000] * 12_000
     index, sealed = indexed(stored)
@@ -191,6 +196,7 @@ def test_a_cold_worker_asks_for_sizes_first_when_it_does_not_know_them() -> None
     assert len(loads.blocks) <= MAX_BLOCKS_PER_TASK
 
 
+@pytest.mark.requirement("CORE-COST-11")
 @pytest.mark.parametrize("workers", [1, 3])
 def test_ten_thousand_large_messages_load_within_the_hops_that_are_allowed(workers: int) -> None:
     chance = random.Random(workers)
@@ -210,6 +216,7 @@ def test_ten_thousand_large_messages_load_within_the_hops_that_are_allowed(worke
     assert budget.hops >= 8
 
 
+@pytest.mark.requirement("CORE-COST-06")
 def test_hops_are_counted_from_when_the_sizes_are_known() -> None:
     first = next_budget(None, 1, START, 1, sizes_known=False)
     assert (first.hops, first.max_hops, first.attempts_used) == (1, 0, 0)
@@ -223,6 +230,7 @@ def test_hops_are_counted_from_when_the_sizes_are_known() -> None:
     assert not may_hop(ModelStepBudget(0, START, 4, 0), 1)
 
 
+@pytest.mark.requirement("CORE-COST-05")
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=8))
 def test_attempts_that_may_have_called_the_model_stay_counted_over_hops(
     landed_on_attempt: list[int],
@@ -243,6 +251,7 @@ def test_final_sizes_replace_those_of_deferred_calls() -> None:
     assert round_ids(index) == ["b"]
 
 
+@pytest.mark.requirement("CORE-RPC-10")
 @given(st.lists(st.integers(1, 900_000), max_size=30), st.integers(1, 500))
 def test_a_page_holds_what_fits_and_at_least_one(sizes: list[int], first: int) -> None:
     chosen = take_while_fitting(first, sizes)

@@ -18,6 +18,7 @@ from dex_agents import (
 from dex_agents.runner import resolve_tool_policy
 
 
+@pytest.mark.requirement("CORE-EFFECT-07", "CORE-STEP-17")
 def test_the_defaults_are_those_of_the_specification() -> None:
     options = AgentSessionOptions()
     assert options.default_tool_effect is ToolEffect.UNCLASSIFIED
@@ -29,6 +30,7 @@ def test_the_defaults_are_those_of_the_specification() -> None:
         )
 
 
+@pytest.mark.requirement("CORE-EFFECT-04", "CORE-EFFECT-05")
 @pytest.mark.parametrize(
     ("effect", "repeatable", "asks"),
     [
@@ -47,6 +49,7 @@ def test_an_effect_decides_retries_and_approval(
     assert not ToolPolicy(effect, False).is_approval_required
 
 
+@pytest.mark.requirement("CORE-RUNNER-07")
 def test_an_explicit_policy_wins_over_metadata_and_metadata_over_the_default() -> None:
     policies = {"pay": ToolPolicy(ToolEffect.NON_IDEMPOTENT_WRITE, False)}
     default = ToolEffect.UNCLASSIFIED
@@ -58,6 +61,7 @@ def test_an_explicit_policy_wins_over_metadata_and_metadata_over_the_default() -
     assert resolve_tool_policy("look", None, policies, default) == ToolPolicy(default)
 
 
+@pytest.mark.requirement("CORE-EFFECT-08")
 def test_an_unknown_effect_name_is_refused_with_the_known_ones() -> None:
     assert ToolPolicy("read").effect is ToolEffect.READ  # pyright: ignore[reportArgumentType] - untyped callers
     with pytest.raises(AgentDefinitionError, match="idempotent_write"):
@@ -66,6 +70,7 @@ def test_an_unknown_effect_name_is_refused_with_the_known_ones() -> None:
         AgentSessionOptions(default_tool_effect="reed")  # pyright: ignore[reportArgumentType] - on purpose
 
 
+@pytest.mark.requirement("CORE-EFFECT-08")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -83,6 +88,7 @@ def test_options_that_cannot_work_are_refused(arguments: dict[str, Any]) -> None
         AgentSessionOptions(**arguments)
 
 
+@pytest.mark.requirement("CORE-EFFECT-08")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -104,6 +110,7 @@ def test_policies_given_as_a_mapping_cannot_change_afterwards() -> None:
     assert options.tool_policies == {"look": ToolPolicy(ToolEffect.READ)}
 
 
+@pytest.mark.requirement("CORE-STEP-15")
 def test_a_flow_type_that_an_engine_cannot_carry_is_refused() -> None:
     with pytest.raises(AgentDefinitionError, match="':'"):
         AgentSessionFlow(object(), flow_type="a:b")  # pyright: ignore[reportArgumentType] - refused before

@@ -63,6 +63,7 @@ def stored(count: int) -> tuple[dict[Any, Any], list[tuple[Any, str, Any]], list
 # --- tools --------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("CORE-TOOL-04", "CORE-TOOL-05")
 async def test_a_tool_step_gives_signs_of_life_before_the_tool_has_any_effect() -> None:
     order: list[str] = []
 
@@ -87,6 +88,7 @@ async def test_a_tool_step_gives_signs_of_life_before_the_tool_has_any_effect() 
     assert run.next_steps == []
 
 
+@pytest.mark.requirement("CORE-TOOL-06")
 @pytest.mark.parametrize(
     "step", ["CallTool", "CallSingleAttemptTool", "RecordToolFailure", "RecordToolOutcomeUnknown"]
 )
@@ -103,6 +105,7 @@ async def test_a_step_whose_record_is_final_ends_without_running_or_publishing(s
     assert runner.executions == []
 
 
+@pytest.mark.requirement("CORE-TOOL-07")
 async def test_a_call_that_was_not_approved_is_never_run() -> None:
     runner = FunctionRunner()
     worker = FakeWorker(AgentSessionFlow(runner, flow_type="T"))
@@ -124,6 +127,7 @@ def cold_worker(runner: FunctionRunner) -> FakeWorker:
     return FakeWorker(AgentSessionFlow(runner, flow_type="T"))
 
 
+@pytest.mark.requirement("CORE-COST-02")
 async def test_a_cold_attempt_makes_no_model_call_and_keeps_the_attempts_counted() -> None:
     """Attempt 2 landed on a worker that lacks old messages; attempt 1 may have called the model."""
     attributes, entries, _ = stored(150)
@@ -152,6 +156,7 @@ async def test_a_cold_attempt_makes_no_model_call_and_keeps_the_attempts_counted
     assert run.next_steps[0].step_type == "AwaitUserMessage"
 
 
+@pytest.mark.requirement("CORE-COST-01")
 async def test_a_warm_worker_needs_only_what_it_lacks() -> None:
     attributes, entries, _ = stored(150)
     runner = FunctionRunner()
@@ -164,6 +169,7 @@ async def test_a_warm_worker_needs_only_what_it_lacks() -> None:
     assert [len(turn.messages) for turn in runner.turns] == [150, 152]
 
 
+@pytest.mark.requirement("CORE-COST-03")
 async def test_a_long_history_is_loaded_by_sizes_first_and_then_in_ranges() -> None:
     attributes, entries, blocks = stored(3000)
     runner = FunctionRunner()
@@ -193,6 +199,7 @@ async def test_a_long_history_is_loaded_by_sizes_first_and_then_in_ranges() -> N
     assert (budget.attempts_used, budget.hops) == (0, hops)
 
 
+@pytest.mark.requirement("CORE-COST-06")
 async def test_a_history_that_never_arrives_fails_the_turn_with_words() -> None:
     attributes, entries, _ = stored(150)
     attributes[MODEL_STEP_BUDGET] = ModelStepBudget(0, datetime.now(UTC), 3, 3)
@@ -205,6 +212,7 @@ async def test_a_history_that_never_arrives_fails_the_turn_with_words() -> None:
     assert "3 tasks" in failure.message
 
 
+@pytest.mark.requirement("CORE-COST-05")
 async def test_loading_does_not_extend_the_time_for_the_model_call() -> None:
     attributes, entries, _ = stored(150)
     began = datetime.now(UTC) - timedelta(minutes=31)
@@ -214,6 +222,7 @@ async def test_loading_does_not_extend_the_time_for_the_model_call() -> None:
     assert run.next_steps[0].step_type == "RecordTurnFailure"
 
 
+@pytest.mark.requirement("CORE-STORE-11")
 async def test_a_stored_message_that_is_gone_fails_the_turn_and_is_not_skipped() -> None:
     attributes, entries, _ = stored(5)
     entries[2] = (entries[2][0], entries[2][1], None)
@@ -223,6 +232,7 @@ async def test_a_stored_message_that_is_gone_fails_the_turn_and_is_not_skipped()
     assert run.writes["PendingTurnFailure"].message == "the stored message 3 is gone"
 
 
+@pytest.mark.requirement("CORE-COST-16")
 async def test_a_session_that_goes_on_from_an_earlier_point_is_read_afresh() -> None:
     attributes, entries, _ = stored(5)
     runner = FunctionRunner()
@@ -235,6 +245,7 @@ async def test_a_session_that_goes_on_from_an_earlier_point_is_read_afresh() -> 
     assert runner.turns[1].messages[0].text == "another 1"
 
 
+@pytest.mark.requirement("CORE-COST-07")
 async def test_only_values_that_arrived_are_kept_and_not_what_a_step_has_just_written() -> None:
     """What `RunModel` writes may never be committed, so the next task must bring it."""
     attributes, entries, _ = stored(1)
@@ -253,6 +264,7 @@ async def test_only_values_that_arrived_are_kept_and_not_what_a_step_has_just_wr
 # --- outcomes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("CORE-TOOL-02", "CORE-APPROVAL-01", "CORE-STEP-05")
 async def test_one_decision_moves_to_every_call_and_to_the_step_that_waits_for_them() -> None:
     attributes, entries, _ = stored(1)
     calls = [tool_call(f"c{n}") for n in range(58)]
@@ -269,6 +281,7 @@ async def test_one_decision_moves_to_every_call_and_to_the_step_that_waits_for_t
     assert run.writes["AgentToolCalls/asked"].status is ToolCallStatus.AWAITING_APPROVAL
 
 
+@pytest.mark.requirement("CORE-STEP-13")
 async def test_a_turn_that_ends_leaves_nothing_of_its_calls_behind() -> None:
     attributes, entries, _ = stored(1)
     final = replace(CALL, turn_id="turn-2", status=ToolCallStatus.SUCCEEDED, output="paid")
@@ -284,6 +297,7 @@ async def test_a_turn_that_ends_leaves_nothing_of_its_calls_behind() -> None:
     assert run.writes["AgentState"].turn_id is None
 
 
+@pytest.mark.requirement("CORE-RUNNER-15")
 @pytest.mark.parametrize("returned", [None, "text", 42])
 async def test_an_outcome_that_is_none_of_the_three_fails_the_turn_at_once(
     returned: object,

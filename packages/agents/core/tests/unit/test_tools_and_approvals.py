@@ -56,6 +56,7 @@ WRITES = [effect for effect in ToolEffect if effect is not ToolEffect.READ]
 # --- results ------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("CORE-TOOL-08", "CORE-TOOL-11")
 def test_a_short_result_is_kept_in_the_record() -> None:
     final = finish_with_result(CALL, ToolExecutionResult("done", None, AgentUsage(1)), LIMIT)
     assert final.output is None
@@ -66,6 +67,7 @@ def test_a_short_result_is_kept_in_the_record() -> None:
     assert replaced.record.framework_payload == '{"q": 2}'
 
 
+@pytest.mark.requirement("CORE-TOOL-08", "CORE-TOOL-11")
 @given(
     st.text(st.characters(exclude_categories=()), max_size=20_000),
     st.none() | st.text(max_size=100),
@@ -88,6 +90,7 @@ def test_a_result_comes_back_whole_however_it_is_stored(
     assert bool(completed.output_bytes) == (final.output is not None)
 
 
+@pytest.mark.requirement("CORE-TOOL-10")
 @pytest.mark.parametrize("result", [None, "text", 42, ToolExecutionResult(7)])  # pyright: ignore[reportArgumentType] - on purpose
 def test_a_result_of_the_wrong_kind_says_nothing_about_a_write(result: object) -> None:
     assert finish_with_result(CALL, result, LIMIT).record.status is ToolCallStatus.FAILED
@@ -98,6 +101,7 @@ def test_a_result_of_the_wrong_kind_says_nothing_about_a_write(result: object) -
         assert record.error
 
 
+@pytest.mark.requirement("CORE-TOOL-09")
 def test_a_result_above_the_limit_names_the_tool_and_the_size_and_keeps_the_usage() -> None:
     result = ToolExecutionResult("\x00\x01" * 600, None, AgentUsage(3))
     for effect in ToolEffect:
@@ -111,6 +115,7 @@ def test_a_result_above_the_limit_names_the_tool_and_the_size_and_keeps_the_usag
         assert record.usage == AgentUsage(3)
 
 
+@pytest.mark.requirement("CORE-EFFECT-01", "CORE-EFFECT-02")
 @pytest.mark.parametrize("effect", list(ToolEffect))
 def test_used_up_attempts_fail_a_read_and_leave_a_write_unknown(effect: ToolEffect) -> None:
     record = finish_after_crash(replace(CALL, effect=effect), "worker lost").record
@@ -121,6 +126,7 @@ def test_used_up_attempts_fail_a_read_and_leave_a_write_unknown(effect: ToolEffe
         assert record.status is ToolCallStatus.OUTCOME_UNKNOWN
 
 
+@pytest.mark.requirement("CORE-TOOL-03")
 def test_a_lost_single_attempt_is_unknown_and_an_error_for_the_model_is_failed() -> None:
     lost = finish_with_unknown_outcome(CALL, "worker lost").record
     assert (lost.status, lost.error) == (ToolCallStatus.OUTCOME_UNKNOWN, "worker lost")
@@ -130,6 +136,7 @@ def test_a_lost_single_attempt_is_unknown_and_an_error_for_the_model_is_failed()
     assert len((long.error or "").encode()) <= 8 * 1024
 
 
+@pytest.mark.requirement("CORE-RPC-11")
 def test_a_snapshot_shows_the_beginning_of_an_output_and_no_adapter_data() -> None:
     record = replace(CALL, status=ToolCallStatus.SUCCEEDED, output="x" * 5000)
     cut = cut_for_snapshot(record)
@@ -148,6 +155,7 @@ def test_an_approval_lets_the_call_run() -> None:
     assert decision.record.status is ToolCallStatus.APPROVED
 
 
+@pytest.mark.requirement("CORE-APPROVAL-05")
 def test_a_rejection_is_final_and_keeps_the_message() -> None:
     decision = decide_approval(ASKED, None, AgentInterruptResolution(False, "no"), NOW)
     assert decision.result is ApprovalResult.REJECTED
@@ -155,6 +163,7 @@ def test_a_rejection_is_final_and_keeps_the_message() -> None:
     assert decision.record.rejection_message == "no"
 
 
+@pytest.mark.requirement("CORE-APPROVAL-06")
 def test_nobody_answering_by_the_deadline_is_a_rejection() -> None:
     assert INTERRUPT.deadline is not None
     decision = decide_approval(ASKED, INTERRUPT, None, INTERRUPT.deadline)
@@ -163,11 +172,13 @@ def test_nobody_answering_by_the_deadline_is_a_rejection() -> None:
     assert decision.record.rejection_message == EXPIRED
 
 
+@pytest.mark.requirement("CORE-APPROVAL-04")
 def test_a_timer_that_fires_early_waits_again() -> None:
     early = NOW + timedelta(seconds=89.9)
     assert decide_approval(ASKED, INTERRUPT, None, early).result is ApprovalResult.WAIT
 
 
+@pytest.mark.requirement("CORE-APPROVAL-07")
 def test_an_answer_on_its_way_wins_over_the_deadline() -> None:
     late = NOW + timedelta(days=1)
     assert decide_approval(ASKED, None, None, late).result is ApprovalResult.WAIT
@@ -180,6 +191,7 @@ def test_a_final_record_is_left_alone() -> None:
     assert decision.record is done
 
 
+@pytest.mark.requirement("CORE-RPC-04")
 def test_an_interrupt_is_open_until_its_deadline() -> None:
     assert INTERRUPT.deadline is not None
     assert is_open(INTERRUPT, INTERRUPT.deadline - timedelta(microseconds=1))
@@ -187,6 +199,7 @@ def test_an_interrupt_is_open_until_its_deadline() -> None:
     assert is_open(replace(INTERRUPT, deadline=None), NOW + timedelta(days=9999))
 
 
+@pytest.mark.requirement("CORE-APPROVAL-03")
 @given(st.floats(-1000, 10_000))
 def test_a_timer_lasts_whole_seconds_and_never_ends_before_the_deadline(left: float) -> None:
     deadline = NOW + timedelta(seconds=left)
@@ -197,6 +210,7 @@ def test_a_timer_lasts_whole_seconds_and_never_ends_before_the_deadline(left: fl
     assert duration < timedelta(seconds=max(0.0, left) + 1)
 
 
+@pytest.mark.requirement("CORE-RPC-03")
 def test_an_answered_interrupt_leaves_the_others_pending() -> None:
     other = replace(INTERRUPT, interrupt_id="turn-1~c2")
     assert find_interrupt([INTERRUPT, other], "turn-1~c2") is other
@@ -207,6 +221,7 @@ def test_an_answered_interrupt_leaves_the_others_pending() -> None:
 # --- what the model reads -----------------------------------------------------------------------
 
 
+@pytest.mark.requirement("CORE-RUNNER-16")
 def test_every_final_status_has_a_text_for_the_model_and_no_other_has() -> None:
     texts = {
         describe_tool_call_outcome(replace(CALL, status=status, output="out", error="why"))
@@ -221,11 +236,13 @@ def test_every_final_status_has_a_text_for_the_model_and_no_other_has() -> None:
                 describe_tool_call_outcome(replace(CALL, status=status))
 
 
+@pytest.mark.requirement("CORE-RUNNER-16")
 def test_a_rejection_message_reaches_the_model() -> None:
     rejected = replace(CALL, status=ToolCallStatus.REJECTED, rejection_message="ask again at 5")
     assert "ask again at 5" in describe_tool_call_outcome(rejected)
 
 
+@pytest.mark.requirement("CORE-FAIL-07")
 def test_the_note_lists_the_calls_in_model_order() -> None:
     second = replace(CALL, deferral_order=1, status=ToolCallStatus.FAILED, error="no")
     first = replace(CALL, tool_name="pay", status=ToolCallStatus.SUCCEEDED, output="paid")
@@ -237,6 +254,7 @@ def test_the_note_lists_the_calls_in_model_order() -> None:
     )
 
 
+@pytest.mark.requirement("CORE-FAIL-08")
 @pytest.mark.parametrize("calls", [1, 7, 200, 1000])
 def test_a_note_stays_short_enough_to_be_stored_whatever_the_calls_held(calls: int) -> None:
     huge = replace(
@@ -253,6 +271,7 @@ def test_a_note_stays_short_enough_to_be_stored_whatever_the_calls_held(calls: i
     assert note.startswith("[Dex] The previous turn failed")
 
 
+@pytest.mark.requirement("CORE-FAIL-07")
 def test_there_is_no_note_when_no_call_ran() -> None:
     assert build_bounded_note([]) is None
     assert build_bounded_note([], missing=1) is not None

@@ -62,6 +62,7 @@ def deferred(call_id: str, effect: ToolEffect = ToolEffect.READ, **more: Any) ->
     return DeferredToolCall(call_id, "look", "{}", ToolPolicy(effect), **more)
 
 
+@pytest.mark.requirement("CORE-RUNNER-02", "CORE-STEP-16", "CORE-FAIL-09", "CORE-STORE-05")
 def test_a_turn_starts_with_the_next_number_and_stores_the_user_message() -> None:
     state = AgentState(AgentStatus.WAITING_FOR_USER_MESSAGE, 2, 7, None, "an old error")
     started = start_turn(state, said("hi", MessageRole.USER), "id-1", NOW)
@@ -73,10 +74,12 @@ def test_a_turn_starts_with_the_next_number_and_stores_the_user_message() -> Non
     assert running_turn_id(state) == running_turn_id(started.state) == "turn-3"
 
 
+@pytest.mark.requirement("CORE-STORE-05")
 def test_the_first_turn_is_turn_one() -> None:
     assert running_turn_id(initial_state()) == "turn-1"
 
 
+@pytest.mark.requirement("CORE-RUNNER-09", "CORE-RUNNER-18", "CORE-FAIL-09", "CORE-STORE-03")
 def test_a_completed_turn_stores_all_its_items_and_clears_the_last_error() -> None:
     ended = complete_turn(RUNNING, TurnCompleted((said("a"), said("b", MessageRole.TOOL))), NOW)
     assert ended.state == AgentState(AgentStatus.WAITING_FOR_USER_MESSAGE, 3, 9, None, None)
@@ -87,6 +90,7 @@ def test_a_completed_turn_stores_all_its_items_and_clears_the_last_error() -> No
     ]
 
 
+@pytest.mark.requirement("CORE-FAIL-07", "CORE-STORE-05")
 def test_a_failed_turn_counts_and_stores_the_note_only() -> None:
     ended = fail_turn(RUNNING, "E: gone", said("note", MessageRole.USER), NOW)
     assert ended.state == AgentState(AgentStatus.WAITING_FOR_USER_MESSAGE, 3, 8, None, "E: gone")
@@ -94,6 +98,7 @@ def test_a_failed_turn_counts_and_stores_the_note_only() -> None:
     assert fail_turn(RUNNING, "E", None, NOW).messages == ()
 
 
+@pytest.mark.requirement("CORE-FAIL-14")
 def test_a_very_long_error_is_cut_and_stays_readable() -> None:
     error = fail_turn(RUNNING, "ü" * 5000 + "\ud800", None, NOW).state.last_turn_error
     assert error is not None
@@ -101,6 +106,7 @@ def test_a_very_long_error_is_cut_and_stays_readable() -> None:
     assert error.endswith("(cut)")
 
 
+@pytest.mark.requirement("CORE-RUNNER-17", "CORE-EFFECT-06")
 def test_deferred_calls_get_records_in_model_order_and_approvals_where_needed() -> None:
     calls = (
         deferred("a"),
@@ -125,6 +131,7 @@ def test_deferred_calls_get_records_in_model_order_and_approvals_where_needed() 
     ]
 
 
+@pytest.mark.requirement("CORE-EFFECT-06")
 def test_a_framework_cannot_lift_an_approval_that_the_policy_asks_for() -> None:
     call = deferred("a", ToolEffect.UNCLASSIFIED, requires_approval=False)
     result = defer_tool_calls(RUNNING, ToolCallsRequested("s", (call,)), [], NOW, None)
@@ -135,6 +142,7 @@ def test_a_framework_cannot_lift_an_approval_that_the_policy_asks_for() -> None:
     ).interrupts
 
 
+@pytest.mark.requirement("CORE-RUNNER-12", "CORE-TOOL-13")
 @pytest.mark.parametrize(
     ("calls", "named"),
     [
@@ -158,6 +166,7 @@ def test_calls_that_cannot_be_stored_are_refused_with_the_reason(calls: Any, nam
         defer_tool_calls(RUNNING, ToolCallsRequested("s", calls), ["known"], NOW, None)
 
 
+@pytest.mark.requirement("CORE-RUNNER-11", "CORE-COST-17")
 @pytest.mark.parametrize(
     ("run_state", "error"),
     [
@@ -175,10 +184,12 @@ def test_a_run_state_that_cannot_be_stored_is_refused(
         check_run_state(run_state)
 
 
+@pytest.mark.requirement("CORE-COST-17")
 def test_a_run_state_of_the_greatest_length_is_kept() -> None:
     assert check_run_state("x" * MAX_RUN_STATE_BYTES)
 
 
+@pytest.mark.requirement("CORE-RUNNER-15")
 @pytest.mark.parametrize(
     "item",
     [
@@ -193,6 +204,7 @@ def test_an_item_that_is_no_message_is_refused(item: Any) -> None:
         complete_turn(RUNNING, TurnCompleted((item,)), NOW)
 
 
+@pytest.mark.requirement("CORE-TOOL-13", "CORE-COST-17")
 def test_what_does_not_fit_into_one_commit_fails_the_turn_with_the_size() -> None:
     big = FrameworkMessage(MessageRole.ASSISTANT, "{}", noise(900_000))
     assert complete_turn(RUNNING, TurnCompleted((big, big, big)), NOW).messages
@@ -209,6 +221,7 @@ def test_what_does_not_fit_into_one_commit_fails_the_turn_with_the_size() -> Non
         defer_tool_calls(RUNNING, ToolCallsRequested("s", tuple(long)), [], NOW, None)
 
 
+@pytest.mark.requirement("CORE-RUNNER-01")
 @pytest.mark.parametrize("built", ["text", None, said("hi")])
 def test_a_user_message_must_be_one(built: object) -> None:
     with pytest.raises(RunnerContractError):
@@ -220,12 +233,14 @@ def test_a_user_message_may_name_its_role_as_text() -> None:
     assert check_user_message(message) is message
 
 
+@pytest.mark.requirement("CORE-RUNNER-15")
 def test_usage_must_be_usage() -> None:
     assert check_usage(TurnContinues("s", AgentUsage(1))) == AgentUsage(1)
     with pytest.raises(RunnerContractError, match="dict"):
         check_usage(TurnContinues("s", {"model_calls": 1}))  # pyright: ignore[reportArgumentType] - on purpose
 
 
+@pytest.mark.requirement("CORE-STEP-06")
 def test_a_turn_that_continues_runs_the_model_in_the_same_turn() -> None:
     tools = AgentState(AgentStatus.RUNNING_TOOLS, 2, 7, "turn-3", "an old error")
     assert continue_turn(tools) == RUNNING
@@ -245,6 +260,7 @@ records = st.lists(
 )
 
 
+@pytest.mark.requirement("CORE-TOOL-12")
 @given(records, st.integers(0, 10))
 def test_usage_inside_tools_is_added_once_over_the_rounds_of_a_turn(
     given_records: list[AgentToolCall], split: int
@@ -255,6 +271,7 @@ def test_usage_inside_tools_is_added_once_over_the_rounds_of_a_turn(
     assert first + second == AgentUsage.total(record.usage for record in given_records)
 
 
+@pytest.mark.requirement("CORE-STEP-08")
 @given(records)
 def test_a_call_is_unfinished_until_its_record_is_final(
     given_records: list[AgentToolCall],

@@ -142,12 +142,14 @@ STRATEGIES: dict[type[StoredValue], st.SearchStrategy[Any]] = {
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 
+@pytest.mark.requirement("CORE-STORE-08")
 def test_every_stored_type_has_a_strategy_and_a_codec() -> None:
     assert set(STRATEGIES) == set(VALUE_TYPES)
     subclasses = {c for c in StoredValue.__subclasses__() if c.__module__.startswith("dex_agents")}
     assert subclasses == set(VALUE_TYPES)
 
 
+@pytest.mark.requirement("CORE-RUNNER-18", "CORE-STORE-08")
 @given(st.one_of([*STRATEGIES.values()]))
 def test_a_value_survives_each_codec_and_what_one_wrote_the_other_reads(value: Any) -> None:
     explicit, derived = EXPLICIT.resolve(type(value)), DERIVED.resolve(type(value))
@@ -161,6 +163,7 @@ def test_a_value_survives_each_codec_and_what_one_wrote_the_other_reads(value: A
         assert getattr(explicit.decode(by_explicit), name) == getattr(value, name)
 
 
+@pytest.mark.requirement("CORE-STORE-08")
 @given(st.lists(interrupts, max_size=3))
 def test_a_list_of_interrupts_survives(pending: list[v.AgentInterrupt]) -> None:
     codec = EXPLICIT.resolve(list[v.AgentInterrupt])
@@ -176,6 +179,7 @@ def test_the_size_of_a_value_is_the_size_of_what_is_stored(value: Any) -> None:
     assert encoded_bytes(value) == len(data.encode())
 
 
+@pytest.mark.requirement("CORE-STORE-10")
 def test_a_long_item_is_stored_compressed_and_read_whole_by_both_codecs() -> None:
     item = json.dumps({"text": "all work and no play " * 500})
     message = v.AgentMessage(1, "turn-1", v.MessageRole.ASSISTANT, "", item, NOW)
@@ -186,6 +190,7 @@ def test_a_long_item_is_stored_compressed_and_read_whole_by_both_codecs() -> Non
     assert DERIVED.resolve(v.AgentMessage).decode(encoded) == message
 
 
+@pytest.mark.requirement("CORE-STORE-10")
 def test_a_long_output_is_stored_compressed_and_one_that_looks_compressed_is_not_mistaken() -> None:
     codec, derived = EXPLICIT.resolve(v.AgentToolOutput), DERIVED.resolve(v.AgentToolOutput)
     long = v.AgentToolOutput("ha" * 100_000, '{"a": "' + "ho" * 100_000 + '"}')
@@ -198,6 +203,7 @@ def test_a_long_output_is_stored_compressed_and_one_that_looks_compressed_is_not
         assert codec.decode(codec.encode(value)) == value
 
 
+@pytest.mark.requirement("CORE-STORE-15")
 def test_text_is_stored_readable_and_half_characters_escaped() -> None:
     codec = EXPLICIT.resolve(v.AgentUserMessage)
     assert "Grüße 你好" in str(codec.encode(v.AgentUserMessage("Grüße 你好")).data)
@@ -211,6 +217,7 @@ def test_unknown_fields_are_ignored_and_absent_optional_ones_get_their_default()
     assert from_json(v.AgentUserMessage, data) == v.AgentUserMessage("hi")
 
 
+@pytest.mark.requirement("CORE-STORE-09")
 @pytest.mark.parametrize(
     ("kind", "data", "named"),
     [
@@ -241,12 +248,14 @@ def test_a_value_that_cannot_be_read_is_refused_and_not_replaced(
         ValueCodec(kind).decode(Value(WireKind.JSON, json.dumps(data)))
 
 
+@pytest.mark.requirement("CORE-STORE-09")
 def test_a_value_of_a_newer_release_is_refused_by_a_plain_registry_too() -> None:
     newer = json.dumps({"text": "hi", "message_id": "", "format_version": 2})
     with pytest.raises(ValueError, match="upgrade"):
         DERIVED.resolve(v.AgentUserMessage).decode(Value(WireKind.JSON, newer))
 
 
+@pytest.mark.requirement("CORE-STORE-09")
 def test_a_value_of_an_older_format_is_brought_up_step_by_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -276,11 +285,13 @@ def test_a_codec_refuses_values_of_another_type() -> None:
         EXPLICIT.resolve(list[v.AgentInterrupt]).decode(Value(WireKind.JSON, "{}"))
 
 
+@pytest.mark.requirement("CORE-STORE-14")
 def test_the_active_codecs_can_be_told_apart() -> None:
     assert uses_agent_codecs(EXPLICIT)
     assert not uses_agent_codecs(DERIVED)
 
 
+@pytest.mark.requirement("CORE-STORE-06")
 def test_positional_fields_keep_their_published_order() -> None:
     order = {
         v.AgentState: "status turn_count message_count turn_id last_turn_error",
@@ -311,6 +322,7 @@ def test_positional_fields_keep_their_published_order() -> None:
         assert positional == names.split()
 
 
+@pytest.mark.requirement("CORE-STORE-07")
 def test_values_cannot_be_changed() -> None:
     for kind in VALUE_TYPES:
         assert dataclasses.fields(kind)

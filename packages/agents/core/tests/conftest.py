@@ -1,0 +1,25 @@
+"""Settings of the core's own tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+#: Folder of the copy of the package that a mutation run wants to be tested.
+COPY_VARIABLE = "DEX_AGENTS_MUTATED_COPY"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker by which a test names the rules it holds."""
+    config.addinivalue_line(
+        "markers", "requirement(id, ...): ids of the rules in requirements.toml that a test holds"
+    )
+    copy = os.environ.get(COPY_VARIABLE)
+    if copy is not None:
+        import dex_agents
+
+        loaded = Path(dex_agents.__file__).resolve()
+        if not loaded.is_relative_to(Path(copy).resolve()):
+            pytest.exit(f"dex_agents was loaded from {loaded}, not from {copy}", returncode=4)
