@@ -29,7 +29,8 @@ from equivalence_runs import Trace, run_durable, run_plain, warm_up
 
 SEED = int(os.environ.get("EQUIVALENCE_SEED", "20260101"))
 RUNS = 25
-THOROUGH_RUNS = 400
+# At least half of the runs hold a kill.
+THOROUGH_RUNS = 2 * int(os.environ.get("DEX_CRASH_KILLS", "200"))
 
 
 async def both(plan: Plan) -> tuple[Trace, Trace]:
