@@ -142,7 +142,8 @@ def _killed(turn: TurnRecord, steps: Sequence[StepHistoryEntry], shop: Shop) -> 
     ]
     held = (
         turn.worker.returncode == -signal.SIGKILL
-        and started[:1] == [turn.worker.pid]
+        # Not always the first: the worker of an interrupted run may have tried the call before.
+        and turn.worker.pid in started[:-1]
         and turn.worker.pid not in finished
         and len(finished) == 1
         and len(attempts) == 1
