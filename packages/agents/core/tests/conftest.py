@@ -6,9 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-#: Folder of the copy of the package that a mutation run wants to be tested.
-COPY_VARIABLE = "DEX_AGENTS_MUTATED_COPY"
+from core_mutations import COPY_VARIABLE
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dex_agents import (
@@ -156,6 +156,7 @@ def test_an_error_that_cannot_even_be_shown_still_has_a_text() -> None:
 
 
 @pytest.mark.requirement("CORE-RPC-18")
+@example(["/", "%", "~", "%2F", "%25", "%7E"])
 @given(st.lists(st.text(min_size=1, max_size=20), min_size=2, max_size=8, unique=True))
 def test_different_message_ids_have_different_keys_that_a_map_accepts(ids: list[str]) -> None:
     keys = [message_id_key(message_id) for message_id in ids]
@@ -168,6 +169,7 @@ def test_different_message_ids_have_different_keys_that_a_map_accepts(ids: list[
 
 @pytest.mark.requirement("CORE-RPC-14")
 def test_a_turn_reuses_the_slot_of_the_turn_a_thousand_before() -> None:
+    assert REMEMBERED_TURNS == 1000
     assert turn_slot_key(5) == turn_slot_key(5 + REMEMBERED_TURNS)
     assert len({turn_slot_key(n) for n in range(1, REMEMBERED_TURNS + 1)}) == REMEMBERED_TURNS
 

@@ -178,7 +178,7 @@ async def test_a_first_message_starts_the_first_turn_at_once() -> None:
     ]
 
 
-@pytest.mark.requirement("CORE-STEP-03")
+@pytest.mark.requirement("CORE-RPC-13", "CORE-STEP-03")
 async def test_a_waiting_session_takes_one_message_and_starts_a_turn() -> None:
     waits = await worker().wait_for("AwaitUserMessage", attributes={AGENT_STATE: WAITING})
     (condition,) = waits.waits.channel_conditions
@@ -196,6 +196,7 @@ async def test_a_waiting_session_takes_one_message_and_starts_a_turn() -> None:
     )
     assert [m.step_type for m in run.next_steps] == ["RunModel"]
     assert run.writes["AgentMessages/000000000001"].message_id == "id-1"
+    assert run.writes["AgentMessageIds/id-1"].message_id == "id-1"
 
 
 @pytest.mark.requirement("CORE-EVENT-04")
@@ -372,7 +373,7 @@ async def test_a_turn_waits_for_as_many_results_as_it_expects() -> None:
     )
 
 
-@pytest.mark.requirement("CORE-STEP-08")
+@pytest.mark.requirement("CORE-STEP-08", "CORE-STEP-20")
 async def test_a_turn_waits_again_while_one_of_its_records_is_unfinished() -> None:
     run = await worker().run(
         "ResumeTurn",
@@ -602,6 +603,19 @@ async def test_a_page_is_oldest_first_and_its_limit_stays_in_range() -> None:
         await worker().rpc("get_agent_snapshot", attributes=attributes, entries=entries)
     ).reply
     assert [m.sequence for m in snapshot.messages] == list(range(51, 251))
+
+
+# --- the Flow -----------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("CORE-EVENT-14")
+def test_each_flow_has_a_stream_of_its_own_with_the_capacity_of_its_options() -> None:
+    options = AgentSessionOptions(agent_events_capacity_bytes=5_000)
+    small = AgentSessionFlow(FunctionRunner(), flow_type="Small", options=options).agent_events
+    usual = AgentSessionFlow(FunctionRunner(), flow_type="Usual").agent_events
+    assert small is not usual
+    assert (small.name, small.stream_capacity_bytes) == ("AgentEvents", 5_000)
+    assert (usual.name, usual.stream_capacity_bytes) == ("AgentEvents", 10 * 1024 * 1024)
 
 
 # --- times --------------------------------------------------------------------------------------
