@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
+from enum import Enum
 from typing import Final, Protocol, TypeAlias, cast
 
 import grpc
@@ -37,6 +38,8 @@ from dex_embedded._wire.errors import Abortable, abort_with
 _EOF: Final = grpc.aio.EOF
 _DEATH_SHOWS_WITHIN: Final = 0.02
 """A killed worker can look like one that half-closed; its call is cancelled within this time."""
+_FRAME_LEAVES_WITHIN: Final = 5.0
+"""A half-closed worker still reads, so the frame that is being written leaves well before this."""
 _WORKER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
 _REGISTERED: Final = pb.PollWorkerTaskResponse(
@@ -52,11 +55,18 @@ class StreamCall(Abortable, Protocol):
     async def write(self, message: bytes) -> None: ...
 
 
+class LineEnd(Enum):
+    """What the writer of a stream finds behind its last frame."""
+
+    BY_ENGINE = "the engine ends the call"
+    BY_WORKER = "the worker has half-closed and discards what it reads"
+
+
 class Line:
     """Frames waiting for their stream's writer, in order."""
 
     def __init__(self) -> None:
-        self._frames: deque[OutgoingFrame | None] = deque()
+        self._frames: deque[OutgoingFrame | LineEnd] = deque()
         self._filled = asyncio.Event()
 
     def put(self, frame: OutgoingFrame) -> None:
@@ -65,10 +75,22 @@ class Line:
 
     def close(self) -> None:
         """Asks the writer to end the call once everything before has been written."""
-        self._frames.append(None)
+        self._frames.append(LineEnd.BY_ENGINE)
         self._filled.set()
 
-    async def take(self) -> OutgoingFrame | None:
+    def abandon(self) -> bool:
+        """Asks the writer to return after the frame it is writing; nobody reads the others.
+
+        Returns:
+            Whether a task was among the others.
+        """
+        held_task = any(isinstance(frame, TaskFrame) for frame in self._frames)
+        self._frames.clear()
+        self._frames.append(LineEnd.BY_WORKER)
+        self._filled.set()
+        return held_task
+
+    async def take(self) -> OutgoingFrame | LineEnd:
         while not self._frames:
             self._filled.clear()
             await self._filled.wait()
@@ -93,21 +115,29 @@ class WorkerTaskService:
             line.close,
         )
         try:
-            async with alongside(self._write(line, context)):
+            async with alongside(self._write(line, context)) as writing:
                 await self._receive_until_end(stream, context)
+                self._take_back_unsent(stream, line)
+                if stream.offer is not None and stream.offer.sent:
+                    await asyncio.sleep(_DEATH_SHOWS_WITHIN)
+                self._engine.workers.stream_retired(stream)
+                # The status of a call cannot be sent while a frame is: the worker would wait for
+                # the end of its stream until it gives up.
+                await asyncio.wait({writing}, timeout=_FRAME_LEAVES_WITHIN)
         finally:
+            self._take_back_unsent(stream, line)
             # Does nothing after an orderly end; otherwise the worker or its connection is gone.
             self._engine.workers.stream_lost(stream)
 
+    @staticmethod
+    def _take_back_unsent(stream: WorkerStream, line: Line) -> None:
+        """What still waits for the writer was never sent: a task among it has not run for sure."""
+        if line.abandon() and stream.offer is not None:
+            stream.offer.sent = False
+
     async def _receive_until_end(self, stream: WorkerStream, context: StreamCall) -> None:
-        while True:
-            frame = await context.read()
-            if frame is _EOF:
-                break
+        while (frame := await context.read()) is not _EOF:
             self._receive(stream, cast(pb.PollWorkerTaskRequest, frame))
-        if stream.offer is not None:
-            await asyncio.sleep(_DEATH_SHOWS_WITHIN)
-        self._engine.workers.stream_retired(stream)
 
     async def _read_register(self, context: StreamCall) -> pb.PollWorkerTaskRegister:
         first = await context.read()
@@ -155,8 +185,10 @@ class WorkerTaskService:
                             reconnect=pb.PollWorkerTaskReconnect(reason=reason)
                         ).SerializeToString()
                     )
-                case None:
+                case LineEnd.BY_ENGINE:
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "the engine ends this stream")
+                case LineEnd.BY_WORKER:
+                    return
 
     # --- frames ----------------------------------------------------------------------------------
 
