@@ -67,6 +67,8 @@ def online_environment() -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if name not in _REMOVED}
     env["UV_PYTHON_DOWNLOADS"] = "never"
     env["UV_NO_PROGRESS"] = "1"
+    # Behind a proxy that looks into connections only the machine's own certificates are right.
+    env.setdefault("UV_SYSTEM_CERTS", "1")
     return env
 
 
