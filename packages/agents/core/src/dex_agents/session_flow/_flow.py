@@ -266,9 +266,6 @@ class AgentSessionFlow(Flow[AgentSessionStartInput]):
                 break
             messages.append(message)
         reached = after + len(messages)
-        sizes = MessageSizes(
-            count, session_index(context), self._loaded_blocks(context, after, last)
-        )
         return RPCResult(
             AgentMessagesPage(
                 tuple(messages), reached, reached < count, sizes=known_sizes(sizes, after, last)
