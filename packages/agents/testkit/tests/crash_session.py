@@ -99,12 +99,14 @@ class Crashing:
         state_dir: Folder of gates and call log.
         fault_log: Where the engine notes every fault place it reaches.
         session_id: The session.
+        interval: Seconds between two looks at it.
     """
 
     stack: AgentTestStack
     state_dir: Path
     fault_log: Path
     session_id: str = "s"
+    interval: float = 0.05
 
     @property
     def sessions(self) -> AgentSessionClient:
@@ -151,6 +153,7 @@ class Crashing:
             "the answer to be taken",
             lambda: asyncio.wait_for(answered(), 5),
             timeout=120,
+            interval=self.interval,
             ignore=(DexServiceError, TimeoutError),
         )
 
@@ -161,6 +164,7 @@ class Crashing:
             lambda snapshot: next(iter(snapshot.pending_interrupts), None),
             description="a pending approval",
             timeout=120,
+            interval=self.interval,
         )
         return interrupt.interrupt_id
 
@@ -173,6 +177,7 @@ class Crashing:
             ),
             description=f"the end of turn {number}",
             timeout=120,
+            interval=self.interval,
         )
 
     async def until_served(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -185,6 +190,7 @@ class Crashing:
             "an answer of the engine",
             once,
             timeout=120,
+            interval=self.interval,
             ignore=(DexServiceError, TimeoutError, SessionNotFoundError),
         )
         return served[0]

@@ -13,15 +13,21 @@ from dex_agents.testing import EXECUTE_COMPLETED_EVENT
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.parametrize("victims", ["worker", "both"])
 async def test_a_worker_killed_between_effect_and_result_leaves_one_refund_and_says_unknown(
-    tmp_path: Path,
+    tmp_path: Path, victims: str
 ) -> None:
     script = script_with_gates(refund__gate_after="in-refund")
     async with crashing_session(tmp_path, script) as crashing:
         driving = asyncio.create_task(crashing.drive())
         gate = crashing.gate("in-refund")
         assert await gate.wait_until_reached() == crashing.worker.pid
-        await crashing.replace_worker()
+        if victims == "both":
+            crashing.stack.engine.kill()
+        crashing.worker.kill()
+        if victims == "both":
+            await crashing.restart_engine()
+        await crashing.stack.start_worker()
         snapshot = await driving
         await crashing.check(snapshot, may_be_unknown=True)
 
