@@ -71,11 +71,16 @@ class ToolExecutionError(DexAgentsError):
 
     Attributes:
         message: The text the model sees.
+        framework_payload: Data the adapter wants back in the record, as JSON text, for example the
+            framework's own form of the failure. Replaces the payload of the deferred call unless
+            `None`. One above the session's limit for tool outputs is left out, with a warning in
+            the log; the message is kept.
     """
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, framework_payload: str | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self.framework_payload = framework_payload
 
 
 # --- met by the developer of an agent or of a runner --------------------------------------------

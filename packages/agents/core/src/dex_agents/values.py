@@ -253,7 +253,7 @@ class AgentToolOutput(StoredValue):
     """The whole result of a tool call whose record holds only the beginning.
 
     Attributes:
-        output: What the tool returned.
+        output: What the tool returned, or `None` when it failed.
         framework_payload: Data the adapter keeps with the result, as JSON text.
     """
 

@@ -85,6 +85,43 @@ async def test_a_tool_execution_error_is_final_and_read_by_the_model(tmp_path: P
     assert (record.status, record.error) == (ToolCallStatus.FAILED, "no such order")
 
 
+@pytest.mark.requirement("CORE-TOOL-18")
+@pytest.mark.parametrize("length", [10, 100_000], ids=["in the record", "apart from it"])
+async def test_a_failure_brings_its_payload_to_the_next_model_call(
+    tmp_path: Path, length: int
+) -> None:
+    payload = noise(length)
+    runner = once(ToolEffect.NON_IDEMPOTENT_WRITE)
+
+    def tool(call: DeferredToolExecution) -> str:
+        raise ToolExecutionError("no such order", framework_payload=payload)
+
+    runner.tool = tool
+    async with running_session(tmp_path, runner, OPTIONS) as session:
+        await run_turn(session)
+    record = final_record(runner)
+    assert (record.status, record.error) == (ToolCallStatus.FAILED, "no such order")
+    assert record.framework_payload == payload
+
+
+@pytest.mark.requirement("CORE-TOOL-18")
+async def test_a_payload_that_is_left_out_is_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = once(ToolEffect.NON_IDEMPOTENT_WRITE)
+
+    def tool(call: DeferredToolExecution) -> str:
+        raise ToolExecutionError("no such order", framework_payload=noise(900_000))
+
+    runner.tool = tool
+    async with running_session(tmp_path, runner, OPTIONS) as session:
+        await run_turn(session)
+    record = final_record(runner)
+    assert (record.status, record.error) == (ToolCallStatus.FAILED, "no such order")
+    assert "'act'" in caplog.text
+    assert str(512 * 1024) in caplog.text
+
+
 @pytest.mark.requirement("CORE-EFFECT-01")
 async def test_a_read_is_retried_and_then_failed(tmp_path: Path) -> None:
     runner = once(ToolEffect.READ)

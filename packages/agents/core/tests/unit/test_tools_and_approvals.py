@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from dex_agents import (
     AgentUsage,
     ToolCallStatus,
     ToolEffect,
+    ToolExecutionError,
     ToolExecutionResult,
     build_turn_failure_note,
     describe_tool_call_outcome,
@@ -130,10 +132,37 @@ def test_used_up_attempts_fail_a_read_and_leave_a_write_unknown(effect: ToolEffe
 def test_a_lost_single_attempt_is_unknown_and_an_error_for_the_model_is_failed() -> None:
     lost = finish_with_unknown_outcome(CALL, "worker lost").record
     assert (lost.status, lost.error) == (ToolCallStatus.OUTCOME_UNKNOWN, "worker lost")
-    failed = finish_with_error(replace(CALL, effect=ToolEffect.UNCLASSIFIED), "no").record
+    unclassified = replace(CALL, effect=ToolEffect.UNCLASSIFIED)
+    failed = finish_with_error(unclassified, ToolExecutionError("no"), LIMIT).record
     assert (failed.status, failed.error) == (ToolCallStatus.FAILED, "no")
-    long = finish_with_error(CALL, "x" * 100_000).record
+    long = finish_with_error(CALL, ToolExecutionError("x" * 100_000), LIMIT).record
     assert len((long.error or "").encode()) <= 8 * 1024
+
+
+@pytest.mark.requirement("CORE-TOOL-18")
+@given(st.none() | st.text(st.characters(exclude_categories=()), max_size=200), st.integers(1, 400))
+def test_the_payload_of_a_failure_comes_back_however_it_is_stored(
+    text: str | None, times: int
+) -> None:
+    payload = None if text is None else text * times
+    final = finish_with_error(CALL, ToolExecutionError("no", framework_payload=payload), 10_000_000)
+    joined = join_output(final.record, final.output)
+    assert joined == replace(
+        CALL,
+        status=ToolCallStatus.FAILED,
+        error="no",
+        framework_payload=CALL.framework_payload if payload is None else payload,
+    )
+    assert not final.left_out
+
+
+@pytest.mark.requirement("CORE-TOOL-18")
+@pytest.mark.parametrize("payload", ["\x00\x01" * 600, {"not": "text"}])
+def test_a_payload_that_cannot_be_stored_takes_nothing_from_the_failure(payload: Any) -> None:
+    final = finish_with_error(CALL, ToolExecutionError("no", framework_payload=payload), 1000)
+    assert final.record == replace(CALL, status=ToolCallStatus.FAILED, error="no")
+    assert final.output is None
+    assert final.left_out
 
 
 @pytest.mark.requirement("CORE-RPC-11")

@@ -10,6 +10,7 @@ from dex_agents._session.text import (
     MAX_TOOL_ERROR_BYTES,
     bound_bytes,
 )
+from dex_agents.errors import ToolExecutionError
 from dex_agents.runner import ToolExecutionResult
 from dex_agents.values import (
     AgentToolCall,
@@ -33,10 +34,12 @@ class FinalCall:
     Attributes:
         record: Its final record.
         output: Its whole result when that is kept apart from the record.
+        left_out: What the runner gave and cannot be stored, for the log; empty for nothing.
     """
 
     record: AgentToolCall
     output: AgentToolOutput | None = None
+    left_out: str = ""
 
     def completed(self) -> ToolCallCompleted:
         """Return the message that tells the waiting turn."""
@@ -109,15 +112,39 @@ def finish_with_result(record: AgentToolCall, result: object, max_output_bytes: 
     )
 
 
-def finish_with_error(record: AgentToolCall, message: str) -> FinalCall:
-    """Record a failure that the model should read."""
-    return FinalCall(
-        replace(
-            record,
-            status=ToolCallStatus.FAILED,
-            error=bound_bytes(message, MAX_TOOL_ERROR_BYTES),
-        )
+def finish_with_error(
+    record: AgentToolCall, error: ToolExecutionError, max_output_bytes: int
+) -> FinalCall:
+    """Record a failure that the model should read.
+
+    A payload that cannot be kept takes nothing from the failure: the call stays `failed` with its
+    message, so that a write that did nothing does not become one whose outcome is unknown.
+
+    Args:
+        record: Record of the running call.
+        error: What the runner raised.
+        max_output_bytes: Limit of the payload as stored.
+    """
+    failed = replace(
+        record,
+        status=ToolCallStatus.FAILED,
+        error=bound_bytes(error.message, MAX_TOOL_ERROR_BYTES),
     )
+    payload = error.framework_payload
+    if payload is None:
+        return FinalCall(failed)
+    if not isinstance(payload, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a runner without types
+        return FinalCall(failed, left_out=f"a payload of type {type(payload).__name__}, not text")
+    apart = AgentToolOutput(None, payload)
+    size = encoded_bytes(apart)
+    if size > max_output_bytes:
+        return FinalCall(
+            failed,
+            left_out=f"a payload of {size} bytes as stored; the limit is {max_output_bytes}",
+        )
+    if size <= MAX_RESULT_BYTES_IN_RECORD:
+        return FinalCall(replace(failed, framework_payload=payload))
+    return FinalCall(failed, apart)
 
 
 def finish_after_crash(record: AgentToolCall, detail: str) -> FinalCall:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from dex import AsyncContext, Context, StepDecision, Timer, Wait, dead_end, go_to_many
@@ -59,6 +60,8 @@ from dex_agents.values import (
     ToolCallCompleted,
     ToolCallStatus,
 )
+
+_LOG = logging.getLogger("dex_agents")
 
 #: Turns of the event loop in which the worker hands queued frames to the transport.
 _SEND_TURNS: Final = 10
@@ -205,7 +208,13 @@ class ToolStep(SessionStep[str]):
             try:
                 result = await session.runner.execute_deferred_tool_call(call)
             except ToolExecutionError as error:
-                return finish_with_error(record, error.message)
+                limit = session.options.max_tool_output_bytes
+                final = finish_with_error(record, error, limit)
+                if final.left_out:
+                    _LOG.warning(
+                        "the failure of %s came with %s; it is left out", what, final.left_out
+                    )
+                return final
             except asyncio.CancelledError:
                 if is_being_cancelled():
                     raise
