@@ -331,7 +331,7 @@ async def crashing_session(
 def read_places(fault_log: Path) -> list[str]:
     """Return the fault places that the engine has reached, in order."""
     try:
-        return fault_log.read_text().splitlines()
+        return [line.split()[0] for line in fault_log.read_text().splitlines()]
     except FileNotFoundError:
         return []
 

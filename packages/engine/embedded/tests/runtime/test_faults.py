@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
 from dex_embedded._runtime.faults import Faults, parse_faults
@@ -24,3 +28,22 @@ def test_nothing_happens_unless_asked_for() -> None:
     faults = Faults.from_environment()
     assert not faults.enabled
     faults.reach("commit.before", "CallTool")
+
+
+def test_the_log_says_what_was_reached_with_how_many_tasks_out_and_what_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
+    faults = Faults({"commit.before": 2}, str(tmp_path / "log"))
+    faults.tasks_out = lambda: 3
+    faults.reach("commit.before", "CallTool")
+    faults.reach("disk.after")
+    assert not killed
+    faults.reach("commit.before", "RunModel")
+    assert killed == [(os.getpid(), signal.SIGKILL)]
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "commit.before:CallTool 3",
+        "disk.after 3",
+        "commit.before:RunModel 3 killed",
+    ]

@@ -13,6 +13,7 @@ from store_testing import StoredFlow, open_test_store, opened
 
 from dex_embedded._kernel.inputs import RecordedRequest
 from dex_embedded._kernel.values import RpcResult
+from dex_embedded._store import group_commit
 from dex_embedded._store.errors import StoreFailedError
 from dex_embedded._store.group_commit import GroupCommit
 
@@ -118,8 +119,9 @@ async def test_what_a_callback_stages_joins_the_next_commit_behind_what_waited(
 
 
 async def test_work_that_is_not_hurried_goes_with_the_next_commit_somebody_waits_for(
-    bench: Bench,
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(group_commit, "UNHURRIED_SECONDS", 60.0)
     soft = bench.commits.stage([("INSERT INTO t VALUES (1)", ())], hurried=False)
     await turn()
     assert bench.executor.held == []

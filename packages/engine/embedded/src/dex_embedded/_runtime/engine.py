@@ -86,9 +86,10 @@ class Engine:
             made_durable=self._made_durable,
         )
         self._dispatcher = Dispatcher(self._hand_out, clock, call_later)
+        faults.tasks_out = lambda: self._dispatcher.table.tasks_out
         self._steps = StepWork(self._runs, self._dispatcher, codec, clock, call_later)
         self.rpcs = RpcWork(self._runs, store, self._dispatcher, codec, clock, call_later)
-        self.streams = StreamLog(store, self._waiters, clock)
+        self.streams = StreamLog(store, self._waiters, clock, faults)
         self.workers = WorkerCalls(self._dispatcher, self._steps, self.rpcs, self.streams, clock)
         self.flows = FlowCalls(self._runs, store, self._waiters, self._moment, clock)
         self._wake_ups = WakeUps(clock, call_later, self._due_before, self._wake)
@@ -112,18 +113,20 @@ class Engine:
         """
         folder.mkdir(parents=True, exist_ok=True)
         engine: list[Engine] = []
+        faults = faults or Faults.from_environment()
         store = open_store(
             folder / DATA_FILE,
             encode_event=codec.encode_event,
             on_failure=lambda error: engine[0]._store_failed(error),
             synchronous=synchronous,
+            reach=faults.reach,
         )
         engine.append(
             cls(
                 store,
                 codec,
                 clock or SystemClock(),
-                faults or Faults.from_environment(),
+                faults,
                 limits or _limits_from_environment(),
             )
         )

@@ -16,17 +16,28 @@ type counts only those.
 | `handout.after` | that mark is durable; its frame may not have been sent |
 | `send.before` | a task frame is about to be written to its stream |
 | `send.after` | the frame was handed to the transport |
+| `control.before` | a frame without a task (its kind is the subject) is about to be written |
+| `control.after` | that frame was handed to the transport |
+| `stream.before` | a stream message is about to be made durable (its stream is the subject) |
+| `stream.after` | it is durable, nothing has been told yet |
+| `disk.before` | the commit thread is about to run COMMIT, for all that waits at that moment |
+| `disk.after` | COMMIT has returned, and the loop does not know yet |
 | `reply.before` | a client call is about to be answered |
+| `reply.after` | the transport is done with that answer |
 
 `DEX_EMBEDDED_FAULT_LOG` names a file to which every arrival is appended as one line, whether or not
-anything is killed: the list of places a run went through.
+anything is killed: place and subject, the tasks that workers have in their hands, and `killed` if
+it was the last arrival.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Final
+
+from dex_embedded._store.group_commit import DISK_AFTER, DISK_BEFORE
 
 COMMIT: Final = "commit"
 HAND_OUT: Final = "handout"
@@ -34,7 +45,12 @@ BEFORE: Final = ".before"
 AFTER: Final = ".after"
 SEND_BEFORE: Final = "send.before"
 SEND_AFTER: Final = "send.after"
+CONTROL_BEFORE: Final = "control.before"
+CONTROL_AFTER: Final = "control.after"
+STREAM_BEFORE: Final = "stream.before"
+STREAM_AFTER: Final = "stream.after"
 REPLY_BEFORE: Final = "reply.before"
+REPLY_AFTER: Final = "reply.after"
 
 PLACES: Final = (
     COMMIT + BEFORE,
@@ -43,7 +59,14 @@ PLACES: Final = (
     HAND_OUT + AFTER,
     SEND_BEFORE,
     SEND_AFTER,
+    CONTROL_BEFORE,
+    CONTROL_AFTER,
+    STREAM_BEFORE,
+    STREAM_AFTER,
+    DISK_BEFORE,
+    DISK_AFTER,
     REPLY_BEFORE,
+    REPLY_AFTER,
 )
 
 
@@ -53,12 +76,17 @@ class Faults:
     Args:
         wanted: For each place, with or without a type, the arrival that kills. Empty: never.
         log_path: A file that gets one line an arrival, or `None`.
+
+    Attributes:
+        enabled: Whether arrivals are counted or logged at all.
+        tasks_out: Tells how many tasks workers have in their hands; the engine sets it.
     """
 
     def __init__(self, wanted: dict[str, int] | None = None, log_path: str | None = None) -> None:
         self._remaining = dict(wanted or {})
         self._log_path = log_path
         self.enabled = bool(self._remaining or log_path)
+        self.tasks_out: Callable[[], int] = lambda: 0
 
     @classmethod
     def from_environment(cls) -> Faults:
@@ -77,16 +105,22 @@ class Faults:
         if not self.enabled:
             return
         full = f"{place}:{subject}" if subject else place
-        if self._log_path is not None:
-            with open(self._log_path, "a", encoding="utf-8") as log:
-                log.write(full + "\n")
+        is_last = False
         for name in {place, full}:
             left = self._remaining.get(name)
-            if left is None:
-                continue
-            self._remaining[name] = left - 1
-            if left == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if left is not None:
+                self._remaining[name] = left - 1
+                is_last |= left == 1
+        if self._log_path is not None:
+            line = f"{full} {self.tasks_out()}{' killed' if is_last else ''}\n"
+            # Two threads come here, and a line has to be on its way before the process is gone.
+            log = os.open(self._log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(log, line.encode())
+            finally:
+                os.close(log)
+        if is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def parse_faults(text: str) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from dex_embedded._runtime.call_errors import CallError, CallErrorKind, invalid
 from dex_embedded._runtime.clock import Clock
+from dex_embedded._runtime.faults import STREAM_AFTER, STREAM_BEFORE, Faults
 from dex_embedded._runtime.waiters import Waiters
 from dex_embedded._store.errors import StreamCapacityError
 from dex_embedded._store.protocol import Store, StreamMessage, StreamScope, Ticket
@@ -62,10 +63,11 @@ class StreamPage:
 class StreamLog:
     """Writes to and reads from streams."""
 
-    def __init__(self, store: Store, waiters: Waiters, clock: Clock) -> None:
+    def __init__(self, store: Store, waiters: Waiters, clock: Clock, faults: Faults) -> None:
         self._store = store
         self._waiters = waiters
         self._clock = clock
+        self._faults = faults
 
     async def write(self, stream: StreamIdentity, value: bytes, source: str, capacity: int) -> None:
         """A client's write; returns once it is durable.
@@ -107,6 +109,7 @@ class StreamLog:
     def _append(
         self, stream: StreamIdentity, value: bytes, source: str, capacity: int
     ) -> tuple[int, Ticket]:
+        self._faults.reach(STREAM_BEFORE, stream.scope.stream_name)
         message_id, ticket = self._store.append_stream_message(
             stream.scope,
             stream.flow_id,
@@ -115,7 +118,12 @@ class StreamLog:
             created_at=self._clock.wall(),
             capacity=capacity,
         )
-        ticket.add_callback(lambda: self._waiters.notify(stream))
+
+        def made_durable() -> None:
+            self._faults.reach(STREAM_AFTER, stream.scope.stream_name)
+            self._waiters.notify(stream)
+
+        ticket.add_callback(made_durable)
         return message_id, ticket
 
     async def read(self, stream: StreamIdentity, resume_token: str, wait: int) -> StreamMessage:

@@ -26,13 +26,19 @@ SETTLING_IN: Final = 0.2
 
 
 class WorkerTable:
-    """Keeps track of workers, their pools and their idle streams."""
+    """Keeps track of workers, their pools and their idle streams.
+
+    Attributes:
+        streams_opened: Streams that workers have opened so far.
+        tasks_out: Offers that are on a stream now.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._workers: dict[str, Worker] = {}
         self._by_flow_type: dict[str, dict[Worker, None]] = {}
         self.streams_opened = 0
+        self.tasks_out = 0
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -108,6 +114,7 @@ class WorkerTable:
         stream.phase = Phase.OFFERED
         stream.offer = offer
         stream.worker.busy += 1
+        self.tasks_out += 1
 
     def detach(self, stream: WorkerStream) -> Offer | None:
         """The offer on a stream has been answered, or will never be."""
@@ -116,6 +123,7 @@ class WorkerTable:
             return None
         stream.offer = None
         stream.worker.busy -= 1
+        self.tasks_out -= 1
         if offer.counted_running:
             offer.counted_running = False
             stream.pool.running -= 1

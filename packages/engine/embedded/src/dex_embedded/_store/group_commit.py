@@ -12,11 +12,16 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from typing import Final
 
 from dex_embedded._store.errors import StoreFailedError
 
 UNHURRIED_SECONDS = 0.005
 """How long work that nobody waits for may wait for other work to be committed with."""
+
+DISK_BEFORE: Final = "disk.before"
+DISK_AFTER: Final = "disk.after"
+"""The two moments around each COMMIT that `reach` is told of, in the commit thread."""
 
 Statement = tuple[str, Sequence[object]]
 """SQL text and its parameters."""
@@ -76,6 +81,7 @@ class GroupCommit:
         executor: Runs the COMMITs.
         on_failure: Called once, on the loop, with the first error of a statement or COMMIT.
         after_commit: Called on the loop after each COMMIT with its number of statements.
+        reach: Called in the executor right before and after each COMMIT with the moment's name.
     """
 
     def __init__(
@@ -84,12 +90,14 @@ class GroupCommit:
         executor: Executor,
         on_failure: Callable[[BaseException], None],
         after_commit: Callable[[int], None] = lambda _: None,
+        reach: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._connection = connection
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
         self._after_commit = after_commit
+        self._reach = reach
         self._failure: StoreFailedError | None = None
         self._open: Batch | None = None
         self._open_statements = 0
@@ -178,7 +186,9 @@ class GroupCommit:
 
     def _commit(self, then_checkpoint: bool) -> None:
         """Runs in the executor."""
+        self._reach(DISK_BEFORE)
         self._connection.execute("COMMIT")
+        self._reach(DISK_AFTER)
         if then_checkpoint:
             self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 

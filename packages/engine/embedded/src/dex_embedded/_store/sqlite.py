@@ -60,6 +60,7 @@ def open_store(
     encode_event: Callable[[HistoryEvent], bytes],
     on_failure: Callable[[BaseException], None],
     synchronous: Synchronous = "FULL",
+    reach: Callable[[str], None] = lambda _: None,
 ) -> Store:
     """Open or create the data file and hold it exclusively. Needs a running event loop.
 
@@ -69,6 +70,7 @@ def open_store(
         on_failure: Called once, on the loop, when a write fails.
         synchronous: FULL survives a power cut; NORMAL may lose the newest commits in one (never in
             a crash of the process) and saves one disk flush a commit.
+        reach: For tests; see `GroupCommit`.
 
     Raises:
         StoreUnusableError: The file cannot be used; the subclass says why. Nothing was written.
@@ -87,7 +89,7 @@ def open_store(
         undo.callback(writer.close)
         connection = connect_reader(path)
         undo.callback(connection.close)
-        store = SqliteStore(path, lock, writer, connection, encode_event, on_failure)
+        store = SqliteStore(path, lock, writer, connection, encode_event, on_failure, reach)
         undo.pop_all()
     return store
 
@@ -103,6 +105,7 @@ class SqliteStore:
         connection: sqlite3.Connection,
         encode_event: Callable[[HistoryEvent], bytes],
         on_failure: Callable[[BaseException], None],
+        reach: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._path = path
         self._lock = lock
@@ -110,7 +113,7 @@ class SqliteStore:
         self._encode_event = encode_event
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dex-commit")
         self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="dex-checkpoint")
-        self._commits = GroupCommit(writer, self._executor, on_failure, self._after_commit)
+        self._commits = GroupCommit(writer, self._executor, on_failure, self._after_commit, reach)
         self._reader = Reader(connection, lambda error: StoreDamagedError(path, str(error)))
         self._streams = streams.StreamLog(self._reader)
         self._last_run_key = streams.last_run_key(self._reader)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import grpc
 from dex.dexpb import dex_pb2 as pb
@@ -17,7 +17,7 @@ from dex_embedded._kernel.errors import KernelError
 from dex_embedded._runtime.call_errors import CallError, CallErrorKind, from_kernel, invalid
 from dex_embedded._runtime.engine import Engine
 from dex_embedded._runtime.failure_text import place_of
-from dex_embedded._runtime.faults import REPLY_BEFORE
+from dex_embedded._runtime.faults import REPLY_AFTER, REPLY_BEFORE
 from dex_embedded._runtime.frame_size import FrameTooLargeError, check_size
 from dex_embedded._store.errors import StoreFailedError
 from dex_embedded._wire.access import AccessCheck, GuardedWorkerTasks
@@ -66,6 +66,12 @@ _TOKENS_EVERY: Final = 1.0
 """How soon a token that was taken out of its file ends the idle streams opened with it, seconds."""
 
 _Handler = Callable[[Any], Awaitable[Message]]
+
+
+class UnaryCall(Abortable, Protocol):
+    """The part of a gRPC call used here."""
+
+    def add_done_callback(self, callback: Callable[[object], None]) -> None: ...
 
 
 class Server:
@@ -178,7 +184,7 @@ def _snake(name: str) -> str:
 def _unary(
     engine: Engine, name: str, handler: _Handler, request_type: type[Message]
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    async def call(payload: bytes, context: Abortable) -> bytes:
+    async def call(payload: bytes, context: UnaryCall) -> bytes:
         try:
             request = request_type.FromString(payload)
         except DecodeError:
@@ -202,7 +208,10 @@ def _unary(
             _LOGGER.error("%s failed: %s", name, place_of(error))
             text = f"{name} failed inside the engine; see its log"
             await abort_with(context, CallError(CallErrorKind.INTERNAL, text))
-        engine.faults.reach(REPLY_BEFORE, name)
+        faults = engine.faults
+        if faults.enabled:
+            faults.reach(REPLY_BEFORE, name)
+            context.add_done_callback(lambda _: faults.reach(REPLY_AFTER, name))
         return encoded
 
     return grpc.unary_unary_rpc_method_handler(cast(Any, call))

@@ -20,7 +20,7 @@ from dex_embedded._kernel.errors import InvalidRequestError
 from dex_embedded._kernel.values import Failure, FailureKind, Method
 from dex_embedded._runtime.call_errors import invalid
 from dex_embedded._runtime.engine import Engine
-from dex_embedded._runtime.faults import SEND_AFTER, SEND_BEFORE
+from dex_embedded._runtime.faults import CONTROL_AFTER, CONTROL_BEFORE, SEND_AFTER, SEND_BEFORE
 from dex_embedded._runtime.tasks import alongside
 from dex_embedded._runtime.worker_streams import (
     CancelTask,
@@ -169,26 +169,15 @@ class WorkerTaskService:
                     faults.reach(SEND_BEFORE, subject)
                     await context.write(payload)
                     faults.reach(SEND_AFTER, subject)
-                case Registered():
-                    await context.write(_REGISTERED)
-                case Ping():
-                    await context.write(_PING)
-                case CancelTask(task_id):
-                    await context.write(
-                        pb.PollWorkerTaskResponse(
-                            cancel_task=pb.PollWorkerTaskCancelTask(task_id=task_id)
-                        ).SerializeToString()
-                    )
-                case Reconnect(reason):
-                    await context.write(
-                        pb.PollWorkerTaskResponse(
-                            reconnect=pb.PollWorkerTaskReconnect(reason=reason)
-                        ).SerializeToString()
-                    )
                 case LineEnd.BY_ENGINE:
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "the engine ends this stream")
                 case LineEnd.BY_WORKER:
                     return
+                case _:
+                    kind, payload = _control_frame(frame)
+                    faults.reach(CONTROL_BEFORE, kind)
+                    await context.write(payload)
+                    faults.reach(CONTROL_AFTER, kind)
 
     # --- frames ----------------------------------------------------------------------------------
 
@@ -261,6 +250,25 @@ class WorkerTaskService:
 
 
 _StepOutput: TypeAlias = pb.InvokeWaitForMethodOutput | pb.InvokeExecuteMethodOutput
+
+
+def _control_frame(frame: Registered | Ping | CancelTask | Reconnect) -> tuple[str, bytes]:
+    """A frame without a task: its kind, as the protocol calls it, and its bytes."""
+    match frame:
+        case Registered():
+            return "registered", _REGISTERED
+        case Ping():
+            return "ping", _PING
+        case CancelTask(task_id):
+            cancel = pb.PollWorkerTaskCancelTask(task_id=task_id)
+            return "cancel_task", _frame_bytes(pb.PollWorkerTaskResponse(cancel_task=cancel))
+        case Reconnect(reason):
+            reconnect = pb.PollWorkerTaskReconnect(reason=reason)
+            return "reconnect", _frame_bytes(pb.PollWorkerTaskResponse(reconnect=reconnect))
+
+
+def _frame_bytes(frame: pb.PollWorkerTaskResponse) -> bytes:
+    return frame.SerializeToString()
 
 
 def _invalid_result(error: InvalidRequestError) -> Failure:
