@@ -47,3 +47,22 @@ def test_the_log_says_what_was_reached_with_how_many_tasks_out_and_what_killed(
         "disk.after 3",
         "commit.before:RunModel 3 killed",
     ]
+
+
+def test_a_fault_named_while_the_engine_runs_strikes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    struck: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: struck.append((pid, number)))
+    path = tmp_path / "fault"
+    faults = Faults(fault_path=str(path))
+    faults.reach("commit.before", "CallTool")
+    path.write_text("commit.before:CallTool:2:stop")
+    for subject in ("CallTool", "RunModel", "CallTool", "CallTool", "CallTool"):
+        faults.reach("commit.before", subject)
+    assert struck == [(os.getpid(), signal.SIGSTOP)]
+    assert [found.name for found in tmp_path.iterdir()] == ["fault.due"]
+
+    path.write_text("commit.before:1")
+    faults.reach("commit.before", "RunModel")
+    assert struck[1:] == [(os.getpid(), signal.SIGKILL)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dex import (
     AttributeMapNotLoadedError,
     Context,
@@ -117,6 +119,7 @@ class AgentSessionFlow(Flow[AgentSessionStartInput]):
         session = SessionRuntime(
             runner, self.options, self.agent_events, SessionCache(self.options.message_cache_bytes)
         )
+        self._session = session
         steps = StepTypes(
             AwaitUserMessage,
             RunModel,
@@ -141,6 +144,14 @@ class AgentSessionFlow(Flow[AgentSessionStartInput]):
             ResumeTurn(session),
             RecordTurnFailure(session),
         )
+
+    def wrap_runner(self, wrap: Callable[[AgentFrameworkRunner], AgentFrameworkRunner]) -> None:
+        """Put something around the runner, such as a recorder; call it before the Flow is served.
+
+        Args:
+            wrap: Returns the runner to use, given the present one.
+        """
+        self.runner = self._session.runner = wrap(self.runner)
 
     def get_flow_type(self) -> str:
         """Return the name of the kind of session."""

@@ -37,7 +37,12 @@ class EngineProcess(ABC):
         data_dir: Its data, kept over restarts.
         log_dir: Folder of its output.
         env: Variables added to its environment.
+
+    Attributes:
+        has_fault_places: Whether it reads the `DEX_EMBEDDED_FAULT` variables.
     """
+
+    has_fault_places: bool = False
 
     def __init__(self, data_dir: Path, log_dir: Path, env: Mapping[str, str] | None = None) -> None:
         self.data_dir = data_dir
@@ -132,6 +137,8 @@ class EngineProcess(ABC):
 
 class EmbeddedEngineProcess(EngineProcess):
     """The embedded engine, run by its command."""
+
+    has_fault_places = True
 
     def _create(self, name: str, port: int, log_path: Path, env: Mapping[str, str]) -> ChildProcess:
         if importlib.util.find_spec("dex_embedded") is None:

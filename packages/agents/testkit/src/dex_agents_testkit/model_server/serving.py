@@ -34,6 +34,11 @@ class RunningModelServer:
         return f"http://{self.host}:{self.port}/v1"
 
     @property
+    def client_env(self) -> dict[str, str]:
+        """Environment in which the `openai` package talks to this server, and to nobody else."""
+        return {"OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": "scripted"}
+
+    @property
     def requests(self) -> tuple[RecordedRequest, ...]:
         """Every request received so far, oldest first."""
         return self._log.requests

@@ -28,13 +28,20 @@ type counts only those.
 `DEX_EMBEDDED_FAULT_LOG` names a file to which every arrival is appended as one line, whether or not
 anything is killed: place and subject, the tasks that workers have in their hands, and `killed` if
 it was the last arrival.
+
+`DEX_EMBEDDED_FAULT_FILE` names a file that a test may write while the engine runs. It holds one
+fault, `place:count`, or `place:count:stop` for SIGSTOP instead of SIGKILL; arrivals count from then
+on. When the fault is due the file is renamed to end with `.due`, so that it strikes once, and the
+signal follows.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from dex_embedded._store.group_commit import DISK_AFTER, DISK_BEFORE
@@ -76,28 +83,36 @@ class Faults:
     Args:
         wanted: For each place, with or without a type, the arrival that kills. Empty: never.
         log_path: A file that gets one line an arrival, or `None`.
+        fault_path: A file that may name a fault later on, or `None`.
 
     Attributes:
         enabled: Whether arrivals are counted or logged at all.
         tasks_out: Tells how many tasks workers have in their hands; the engine sets it.
     """
 
-    def __init__(self, wanted: dict[str, int] | None = None, log_path: str | None = None) -> None:
+    def __init__(
+        self,
+        wanted: dict[str, int] | None = None,
+        log_path: str | None = None,
+        fault_path: str | None = None,
+    ) -> None:
         self._remaining = dict(wanted or {})
         self._log_path = log_path
-        self.enabled = bool(self._remaining or log_path)
+        self._file = None if fault_path is None else _FaultFile(Path(fault_path))
+        self.enabled = bool(self._remaining or log_path or fault_path)
         self.tasks_out: Callable[[], int] = lambda: 0
 
     @classmethod
     def from_environment(cls) -> Faults:
-        """Reads `DEX_EMBEDDED_FAULT` and `DEX_EMBEDDED_FAULT_LOG`.
+        """Reads the three variables.
 
         Raises:
-            ValueError: The variable is not a list of `place:count` with known places.
+            ValueError: `DEX_EMBEDDED_FAULT` is not a list of `place:count` with known places.
         """
         return cls(
             parse_faults(os.environ.get("DEX_EMBEDDED_FAULT", "")),
             os.environ.get("DEX_EMBEDDED_FAULT_LOG") or None,
+            os.environ.get("DEX_EMBEDDED_FAULT_FILE") or None,
         )
 
     def reach(self, place: str, subject: str = "") -> None:
@@ -121,6 +136,43 @@ class Faults:
                 os.close(log)
         if is_last:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._file is not None:
+            self._file.reach(place, full)
+
+
+class _FaultFile:
+    """The one fault that a file names, counted from when the file was written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int] | None = None
+        self._place = ""
+        self._left = 0
+        self._signal = signal.SIGKILL
+
+    def reach(self, place: str, full: str) -> None:
+        try:
+            with self._lock:
+                found = self._path.stat()
+                if self._seen != (found.st_ino, found.st_mtime_ns):
+                    self._read()
+                    self._seen = (found.st_ino, found.st_mtime_ns)
+                if self._place not in (place, full):
+                    return
+                self._left -= 1
+                if self._left != 0:
+                    return
+                self._path.replace(f"{self._path}.due")
+        except FileNotFoundError:
+            # The test has taken the fault back.
+            return
+        os.kill(os.getpid(), self._signal)
+
+    def _read(self) -> None:
+        text = self._path.read_text(encoding="utf-8").strip()
+        self._signal = signal.SIGSTOP if text.endswith(":stop") else signal.SIGKILL
+        ((self._place, self._left),) = parse_faults(text.removesuffix(":stop")).items()
 
 
 def parse_faults(text: str) -> dict[str, int]:
