@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from dex import Codec, DexServiceError
 
@@ -68,7 +68,7 @@ class AgentTestStack:
         self._stack = AsyncExitStack()
         self._app: SessionApp | None = None
 
-    async def __aenter__(self) -> AgentTestStack:
+    async def __aenter__(self) -> Self:
         """Start the engine and open the client."""
         try:
             await self.engine.start()

@@ -1,0 +1,4 @@
+from crashing_agent import serve
+
+if __name__ == "__main__":
+    serve()
