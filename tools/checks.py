@@ -22,6 +22,10 @@ SOAK_MINUTES = 30
 
 LONG_TEST_SECONDS = 3 * 60 * 60
 
+# Most tests wait for processes more than they compute, so one process of tests per core. A worker
+# that has run out of tests takes some of another's.
+IN_PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
+
 _NO_TESTS_COLLECTED = 5
 
 
@@ -49,7 +53,7 @@ def check_package(
         "lint": _lint(target),
         # The path of the interpreter, or pyright would look at `.venv`.
         "types": [["pyright", "--pythonpath", str(environment / "bin/python"), target]],
-        "tests": [["pytest", f"{target}/tests", *pytest_args]],
+        "tests": [["pytest", *IN_PARALLEL, f"{target}/tests", *pytest_args]],
     }
     return _run_all(root, environment, [line for step in steps for line in lines[step]])
 
@@ -82,7 +86,7 @@ def run_tests(root: Path, extra: Mapping[str, str] | None = None, *, alone: bool
             failed.append(job.name)
     others = [name for name in ("tools/tests", "tests", "docs") if (root / name).is_dir()]
     say(f"testing {', '.join(others)}")
-    if _run_all(root, environment, [["pytest", *others]]) != 0:
+    if _run_all(root, environment, [["pytest", *IN_PARALLEL, *others]]) != 0:
         failed.append("the repository's own tests")
     say(f"failed: {', '.join(failed)}" if failed else "all tests passed")
     return 1 if failed else 0
@@ -102,7 +106,9 @@ def long_tests(root: Path, mark: str, setting: str, value: int) -> int:
     """
     environment = sync(root)
     env = {**os.environ, setting: str(value)}
-    line = ["pytest", "-m", mark, "--timeout", str(LONG_TEST_SECONDS), "packages"]
+    # A soak test watches times and memory, so it has the machine to itself.
+    shared = IN_PARALLEL if mark == "crash" else ()
+    line = ["pytest", "-m", mark, *shared, "--timeout", str(LONG_TEST_SECONDS), "packages"]
     code = _run(root, environment, line, env)
     if code == _NO_TESTS_COLLECTED:
         raise ToolError(f"no test is marked `{mark}`, so nothing ran")

@@ -27,6 +27,9 @@ class Commands:
         return next((code for part, code in self.codes.items() if part in line), 0)
 
 
+PARALLEL_PYTEST = " ".join(["pytest", *checks.IN_PARALLEL])
+
+
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     started = Commands()
@@ -53,7 +56,7 @@ def test_a_package_is_linted_typed_and_tested_in_an_environment_of_its_own(
         ".venvs/core/bin/ruff check packages/agents/core",
         ".venvs/core/bin/ruff format --check packages/agents/core",
         ".venvs/core/bin/pyright --pythonpath .venvs/core/bin/python packages/agents/core",
-        ".venvs/core/bin/pytest packages/agents/core/tests -k one",
+        f".venvs/core/bin/{PARALLEL_PYTEST} packages/agents/core/tests -k one",
     ]
 
 
@@ -62,7 +65,7 @@ def test_the_shared_environment_and_one_step_can_be_asked_for(
 ) -> None:
     folder = str(workspace / "packages/agents/core")
     assert main(["package-ci", folder, "--shared", "--only", "tests"], root=workspace) == 0
-    assert commands.lines == [".venv/bin/pytest packages/agents/core/tests"]
+    assert commands.lines == [f".venv/bin/{PARALLEL_PYTEST} packages/agents/core/tests"]
 
 
 def test_a_named_engine_that_does_not_exist_is_refused_before_anything_runs(
@@ -129,7 +132,7 @@ def test_testing_runs_every_discovered_script_in_order_then_the_rest(
         "packages/engine/embedded/ci.sh --shared --only tests",
         "packages/agents/core/ci.sh --shared --only tests",
         "packages/agents/adapter/ci.sh --shared --only tests",
-        ".venv/bin/pytest tests",
+        f".venv/bin/{PARALLEL_PYTEST} tests",
     ]
 
 
@@ -151,7 +154,7 @@ def test_testing_alone_runs_each_script_as_it_is(workspace: Path, commands: Comm
         "packages/engine/embedded/ci.sh",
         "packages/agents/core/ci.sh",
         "packages/agents/adapter/ci.sh",
-        ".venv/bin/pytest tests",
+        f".venv/bin/{PARALLEL_PYTEST} tests",
     ]
 
 
