@@ -36,6 +36,11 @@ def api_error(code: str | None) -> APIError:
     return APIError("it failed", None, body={"code": code} if code else None)  # pyright: ignore[reportArgumentType] - no request was made
 
 
+def case_name(value: object) -> str:
+    """Name a case by its error; a log has no name that stays the same from run to run."""
+    return repr(value) if isinstance(value, BaseException) else "log"
+
+
 @pytest.mark.parametrize(
     ("error", "log"),
     [
@@ -51,7 +56,7 @@ def api_error(code: str | None) -> APIError:
         (api_error("context_length_exceeded"), call_log()),
         (TurnFailedError("over"), ModelCallLog()),
     ],
-    ids=repr,
+    ids=case_name,
 )
 def test_what_would_happen_again_is_final(error: Exception, log: ModelCallLog) -> None:
     assert isinstance(classify_model_step_error(error, log), TurnFailedError)
@@ -68,7 +73,7 @@ def test_what_would_happen_again_is_final(error: Exception, log: ModelCallLog) -
         (api_error(None), call_log()),
         (ModelError("again"), ModelCallLog()),
     ],
-    ids=repr,
+    ids=case_name,
 )
 def test_a_failure_of_the_call_itself_may_be_tried_again(
     error: Exception, log: ModelCallLog
