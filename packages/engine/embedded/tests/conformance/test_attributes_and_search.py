@@ -24,7 +24,18 @@ from dex import (
     graceful_complete,
 )
 from dex.dexpb import dex_pb2 as pb
-from engine_testing.probe import COUNT, ITEMS, NOTE, PROBE, STATUS, Alpha, Rpc, Script
+from engine_testing.probe import (
+    COUNT,
+    ITEMS,
+    NOTE,
+    PROBE,
+    SECRET,
+    STATUS,
+    Alpha,
+    Rpc,
+    Script,
+)
+from engine_testing.raw_worker import raw_stream, start_raw_flow
 from engine_testing.world import World, until
 
 behaviour = pytest.mark.behaviour
@@ -72,6 +83,62 @@ async def test_a_deleted_attribute_is_gone_everywhere(world: World) -> None:
         pb.GetAttributesRequest(flow_id=script.flow_id, all_keys=True)
     )
     assert [pair.key for pair in reply.attributes] == ["Items/b"]
+
+
+@behaviour("attributes.map-keys")
+async def test_the_keys_of_a_loaded_map_are_listed_and_a_deleted_entry_is_not(
+    world: World,
+) -> None:
+    async def change(context: Context, given: str) -> RPCResult[str]:
+        for key in ("b", "a", "ü %"):
+            ITEMS.set(context, key, key)
+        if given:
+            ITEMS.delete(context, given)
+        return RPCResult("")
+
+    async def look(context: Context, given: str) -> RPCResult[str]:
+        return RPCResult(",".join(sorted(ITEMS.get_all_instance_keys(context))))
+
+    script = idle(change=change, look=look)
+    await world.start(script)
+    await world.call(PROBE.change, script.flow_id, "")
+    assert await world.call(PROBE.look, script.flow_id, "") == "a,b,ü %"
+    await world.call(PROBE.change, script.flow_id, "b")
+    assert await world.call(PROBE.look, script.flow_id, "") == "a,ü %"
+
+
+@behaviour("attributes.hard-delete")
+async def test_a_hard_delete_attribute_is_read_like_others_and_never_shows_in_history(
+    world: World,
+) -> None:
+    secret = f"secret {uuid.uuid4().hex}"
+
+    async def change(context: Context, given: str) -> RPCResult[str]:
+        if given:
+            SECRET.set(context, given)
+        else:
+            SECRET.delete(context)
+        return RPCResult("")
+
+    async def look(context: Context, given: str) -> RPCResult[str]:
+        return RPCResult("right" if SECRET.get(context) == secret else "none")
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        SECRET.set(context, secret)
+        return dead_end()
+
+    script = Script(execute={"Start": start}, rpc={"change": change, "look": look})
+    await world.start(script)
+
+    async def written() -> bool:
+        return await world.call(PROBE.look, script.flow_id, "") == "right"
+
+    await until(written)
+    await world.call(PROBE.change, script.flow_id, "")
+    assert await world.call(PROBE.look, script.flow_id, "") == "none"
+    reply = await world.stub.GetHistoryEvents(pb.GetHistoryEventsRequest(flow_id=script.flow_id))
+    assert len(reply.events) >= 3
+    assert secret.encode() not in reply.SerializeToString()
 
 
 @behaviour("attributes.direct-access")
@@ -216,3 +283,61 @@ async def test_a_result_of_five_megabytes_is_taken(world: World) -> None:
     script = Script(execute={"Start": start})
     await world.start(script)
     assert (await world.result(script)).status is FlowStatus.COMPLETED
+
+
+KINDS = (
+    pb.Value(string_value="text \u00fc \U0001f600 \n\x00"),
+    pb.Value(string_value=""),
+    pb.Value(int_value=2**63 - 1),
+    pb.Value(int_value=-(2**63)),
+    pb.Value(double_value=0.1),
+    pb.Value(bool_value=False),
+    pb.Value(obj_value=pb.EncodedObject(encoding="json", payload=b'{"a": [1, null]}')),
+    pb.Value(obj_value=pb.EncodedObject(encoding="bytes", payload=bytes(range(256)))),
+)
+
+
+@behaviour("values.kinds")
+async def test_a_value_of_every_kind_comes_back_as_it_was_given(world: World) -> None:
+    flow_type = f"Kinds {uuid.uuid4().hex[:8]}"
+    async with raw_stream(world.address, flow_type) as stream:
+        for value in KINDS:
+            flow_id = await start_raw_flow(world.stub, flow_type, step_input=value)
+            task = await stream.read_task()
+            assert task.execute.step_input == value
+            await stream.execute_output(
+                task.task_id,
+                pb.InvokeExecuteMethodOutput(
+                    stream_write=pb.StepStreamWrite(
+                        stream_name="Events", stream_capacity_bytes=1_000_000, value=value
+                    )
+                ),
+            )
+            result = pb.InvokeExecuteMethodResponse(
+                upsert_attributes=[pb.AttributeWrite(key="Note", value=value)],
+                publish_to_channel=[pb.ChannelMessage(channel_name="Inbox", value=value)],
+            )
+            await stream.execute_done(task.task_id, result, output=value)
+            ended = await world.stub.WaitForFlow(
+                pb.WaitForFlowRequest(flow_id=flow_id, needs_results=True, wait_time_seconds=20)
+            )
+            assert [entry.completed_step_output for entry in ended.results] == [value]
+            attributes = await world.stub.GetAttributes(
+                pb.GetAttributesRequest(flow_id=flow_id, keys=["Note"])
+            )
+            assert [pair.value for pair in attributes.attributes] == [value]
+            pending = await world.stub.GetChannelMessages(
+                pb.GetChannelMessagesRequest(flow_id=flow_id, channel_name="Inbox")
+            )
+            assert [message.value for message in pending.messages] == [value]
+            written = await world.stub.ReadStream(
+                pb.ReadStreamRequest(flow_id=flow_id, flow_type=flow_type, stream_name="Events")
+            )
+            assert written.message.value == value
+            invoke = pb.InvokeRPCRequest(
+                flow_id=flow_id, rpc_name="echo", input=value, request_id=str(uuid.uuid4())
+            )
+            call = asyncio.ensure_future(world.stub.InvokeRPC(invoke))
+            task = await stream.read_task()
+            await stream.rpc_done(task.task_id, pb.InvokeWorkerRPCResponse(output=task.rpc.input))
+            assert (await call).output == value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -24,7 +25,8 @@ from dex import (
     graceful_complete,
 )
 from dex.condition import Condition
-from engine_testing.probe import BOXES, INBOX, OTHER, PROBE, Script, Waiter, Watcher
+from dex.dexpb import dex_pb2 as pb
+from engine_testing.probe import BOXES, INBOX, OTHER, PROBE, Execute, Script, Waiter, Watcher
 from engine_testing.world import World, until
 
 behaviour = pytest.mark.behaviour
@@ -67,16 +69,66 @@ async def test_messages_published_before_the_wait_satisfy_it(world: World) -> No
     assert await outcome(world, script) == "a|2"
 
 
+@behaviour("conditions.for-one")
+async def test_one_message_is_the_oldest_and_the_rest_stays_in_order(world: World) -> None:
+    script = waiting(lambda: Wait.until(INBOX.for_one()), before="abc")
+    script.execute["Waiter"], taken = again(2)
+    await world.start(script)
+    await world.result(script)
+    assert taken == ["a", "b", "c"]
+
+
+def again(times: int) -> tuple[Execute, list[str]]:
+    """An Execute that notes what its wait took, and waits that often again."""
+    taken: list[str] = []
+
+    async def execute(context: AsyncContext, given: str) -> StepDecision:
+        taken.extend(INBOX.results(context))
+        return go_to(Waiter, "") if len(taken) <= times else graceful_complete()
+
+    return execute, taken
+
+
+@behaviour("conditions.at-least-waits")
+async def test_at_least_two_waits_for_the_second_message(world: World) -> None:
+    script = waiting(lambda: Wait.until(INBOX.at_least(2)), before="a")
+    await world.start(script)
+    await until(lambda: script.calls_of("Waiter", "wait_for"))
+    await until(lambda: waits(world, script))
+    assert not script.calls_of("Waiter")
+    await world.call(PROBE.send, script.flow_id, "b")
+    assert (await world.result(script)).single_output(str) == "a,b|0"
+
+
+async def state_of(world: World, script: Script) -> pb.GetFlowStateResponse:
+    return await world.stub.GetFlowState(pb.GetFlowStateRequest(flow_id=script.flow_id))
+
+
+async def waits(world: World, script: Script) -> bool:
+    """Whether the only active execution of the flow is in its wait."""
+    active = (await state_of(world, script)).active_step_executions
+    return bool(active) and active[0].phase == pb.ACTIVE_STEP_PHASE_WAITING
+
+
+async def condition_results(world: World, script: Script) -> pb.ConditionResults:
+    """What the Execute of `Waiter-1` was told about its conditions, from history."""
+    reply = await world.stub.GetHistoryEvents(pb.GetHistoryEventsRequest(flow_id=script.flow_id))
+    events = [event.step_execute_completed for event in reply.events]
+    found = [event for event in events if event.context.step_execution_id == "Waiter-1"]
+    return found[0].input.condition_results
+
+
 @behaviour("conditions.bounds")
 @pytest.mark.parametrize(
     ("wait", "expected"),
     [
+        (lambda: INBOX.for_n(0), "|3"),
         (lambda: INBOX.for_n(2), "a,b|1"),
         (lambda: INBOX.at_least(2), "a,b,c|0"),
         (lambda: INBOX.at_most(2), "a,b|1"),
         (lambda: INBOX.for_range(at_least=1, at_most=2), "a,b|1"),
     ],
-    ids=["for n", "at least", "at most", "range"],
+    ids=["for 0", "for n", "at least", "at most", "range"],
 )
 async def test_a_channel_condition_takes_what_its_bounds_say(
     world: World, wait: Callable[[], Condition], expected: str
@@ -98,7 +150,15 @@ async def test_a_timer_that_fires_leaves_the_messages_of_the_losing_channel(worl
     def wait() -> Wait:
         return Wait.any_of(Timer.by_duration(seconds(1)), INBOX.for_n(3))
 
-    assert await outcome(world, waiting(wait, before="ab", report=report)) == "True,[]|2"
+    script = waiting(wait, before="ab", report=report)
+    assert await outcome(world, script) == "True,[]|2"
+    results = await condition_results(world, script)
+    assert [timer.condition_status for timer in results.timer_results] == [
+        pb.CONDITION_STATUS_COMPLETED
+    ]
+    assert [channel.condition_status for channel in results.channel_results] == [
+        pb.CONDITION_STATUS_WAITING
+    ]
 
 
 @behaviour("conditions.any-of-message-wins")
@@ -114,6 +174,25 @@ async def test_a_message_beats_a_timer_that_has_not_fired(world: World) -> None:
     await until(lambda: script.calls_of("Waiter", "wait_for"))
     await world.call(PROBE.send, script.flow_id, "m")
     assert (await world.result(script)).single_output(str) == "False,m|0"
+    results = await condition_results(world, script)
+    assert results.timer_results[0].condition_status == pb.CONDITION_STATUS_WAITING
+    assert results.channel_results[0].condition_status == pb.CONDITION_STATUS_COMPLETED
+
+
+@behaviour("conditions.losing-timer")
+async def test_the_firing_of_a_timer_that_lost_has_no_effect(world: World) -> None:
+    def wait() -> Wait:
+        return Wait.any_of(Timer.by_duration(seconds(1)), INBOX.for_one())
+
+    async def execute(context: AsyncContext, given: str) -> StepDecision:
+        # Longer than the timer would have needed.
+        await asyncio.sleep(1.5)
+        return graceful_complete(str(context.has_timer_fired(0)))
+
+    script = waiting(wait, before="m")
+    script.execute["Waiter"] = execute
+    assert await outcome(world, script) == "False"
+    assert len(script.calls_of("Waiter")) == 1
 
 
 @behaviour("conditions.any-of-both-ready")
@@ -180,12 +259,19 @@ async def test_instances_of_a_channel_map_are_independent(world: World) -> None:
 
     async def change(context: Context, given: str) -> RPCResult[str]:
         BOXES.publish(context, given, f"for {given}")
-        return RPCResult(",".join(BOXES.get_all_instance_keys(context)))
+        return RPCResult("")
 
-    script.rpc["change"] = change
+    async def look(context: Context, given: str) -> RPCResult[str]:
+        keys = BOXES.get_all_instance_keys(context)
+        return RPCResult(",".join(f"{key}={BOXES.size(context, key)}" for key in keys))
+
+    script.rpc.update(change=change, look=look)
     await world.start(script)
     await until(lambda: script.calls_of("Waiter", "wait_for"))
-    await world.call(PROBE.change, script.flow_id, "z")
+    for key in ("z", "ü:%$", "z"):
+        await world.call(PROBE.change, script.flow_id, key)
+    keys = (await world.call(PROBE.look, script.flow_id, "")).split(",")
+    assert sorted(keys) == ["z=2", "ü:%$=1"]
     await world.call(PROBE.change, script.flow_id, "x y é")
     assert (await world.result(script)).single_output(str) == "for x y é|0"
 
@@ -216,29 +302,44 @@ async def test_one_message_wakes_exactly_one_waiter_and_that_is_the_older(world:
 
 
 @behaviour("conditions.timer")
-async def test_a_timer_never_fires_early(world: World) -> None:
+async def test_a_timer_fires_at_the_second_that_was_fixed_when_the_wait_began(
+    world: World,
+) -> None:
     script = waiting(lambda: Wait.until(Timer.by_duration(seconds(2))))
-    started = time.monotonic()
-    await outcome(world, script)
-    # Firing times are whole seconds, so a timer may count a part of the second it began in.
-    assert time.monotonic() - started >= 1.0
+    before = int(time.time())
+    await world.start(script)
+    await until(lambda: waits(world, script))
+    timers = (await state_of(world, script)).active_step_executions[0].timers
+    due = timers[0].firing_unix_timestamp_seconds
+    assert before + 2 <= due <= int(time.time()) + 2
+    assert timers[0].status == pb.INTERNAL_TIMER_STATUS_PENDING
+    await world.result(script)
+    assert script.calls_of("Waiter")[0].first_attempt_at >= due
 
 
 @behaviour("conditions.skip-timer")
-async def test_a_skipped_timer_counts_as_fired_and_cannot_be_skipped_again(world: World) -> None:
-    script = waiting(lambda: Wait.until(Timer.by_duration(seconds(600))))
+@pytest.mark.parametrize(
+    "timer", [TimerId.by_condition_index(0), TimerId.by_condition_id("bell")], ids=["index", "id"]
+)
+async def test_a_skipped_timer_counts_as_fired_and_cannot_be_skipped_again(
+    world: World, timer: TimerId
+) -> None:
+    script = waiting(
+        lambda: Wait.until(Timer.by_duration(seconds(600), condition_id="bell")),
+        report=lambda context: str(context.has_timer_fired(0)),
+    )
     await world.start(script)
     await until(lambda: script.calls_of("Waiter", "wait_for"))
     execution = StepExecutionId("Waiter", 1)
 
     async def skip() -> bool:
         try:
-            await world.client.skip_timer(script.flow_id, execution, TimerId.by_condition_index(0))
+            await world.client.skip_timer(script.flow_id, execution, timer)
         except DexServiceError:
             return False
         return True
 
     await until(skip)
-    await world.result(script)
+    assert (await world.result(script)).single_output(str) == "True|0"
     with pytest.raises(DexServiceError):
-        await world.client.skip_timer(script.flow_id, execution, TimerId.by_condition_index(0))
+        await world.client.skip_timer(script.flow_id, execution, timer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 from dex import (
@@ -12,8 +13,10 @@ from dex import (
     FlowStatus,
     RPCResult,
     StepDecision,
+    StepExecutionId,
     StepMovement,
     Wait,
+    WaitForStepCompletionOptions,
     dead_end,
     force_complete,
     force_complete_if_channels_empty,
@@ -22,7 +25,7 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-from engine_testing.probe import INBOX, PROBE, Alpha, Beta, Script, Waiter
+from engine_testing.probe import INBOX, PROBE, Alpha, Beta, Rescue, Script, Waiter
 from engine_testing.world import World, until
 
 behaviour = pytest.mark.behaviour
@@ -53,9 +56,12 @@ async def test_graceful_completion_waits_for_other_branches_and_keeps_all_output
 
 
 @behaviour("decisions.no-output")
-async def test_a_completion_without_output_is_not_collected(world: World) -> None:
+@pytest.mark.parametrize("decision", [graceful_complete(), graceful_complete(None)])
+async def test_a_completion_without_output_or_with_null_is_not_collected(
+    world: World, decision: StepDecision
+) -> None:
     async def start(context: AsyncContext, given: str) -> StepDecision:
-        return graceful_complete()
+        return decision
 
     script = Script(execute={"Start": start})
     await world.start(script)
@@ -114,7 +120,6 @@ async def test_a_dead_end_leaves_the_flow_running_and_an_rpc_can_add_steps(world
     assert (await world.client.describe_flow(script.flow_id)).status is FlowStatus.RUNNING
     await world.call(PROBE.change, script.flow_id, "revived")
     assert (await world.result(script)).single_output(str) == "revived"
-    assert script.calls_of("Alpha")[0].from_id == "__rpc/change"
 
 
 @behaviour("decisions.conditional-complete")
@@ -201,6 +206,106 @@ async def test_cancelling_by_type_hits_waiting_and_running_steps_but_not_the_nex
     await world.start(script)
     assert (await world.result(script)).single_output(str) == "next"
     await asyncio.wait_for(cancelled.wait(), 10)
+
+
+@behaviour("decisions.conditional-complete-late-message")
+async def test_conditional_completion_counts_a_message_that_came_while_the_step_ran(
+    world: World,
+) -> None:
+    running = asyncio.Event()
+    published = asyncio.Event()
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        assert INBOX.size(context) == 0
+        running.set()
+        await published.wait()
+        return force_complete_if_channels_empty("empty", StepMovement.of(Alpha, "more"), INBOX)
+
+    script = Script(execute={"Start": start})
+    await world.start(script)
+    await running.wait()
+    await world.call(PROBE.send, script.flow_id, "m")
+    published.set()
+    assert (await world.result(script)).single_output(str) == "more"
+
+
+@behaviour("decisions.cancel-queued")
+async def test_cancelling_by_type_hits_steps_that_no_worker_has_taken_yet(
+    bare_world: World,
+) -> None:
+    running = asyncio.Event()
+    release = asyncio.Event()
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        running.set()
+        await release.wait()
+        return graceful_complete("done")
+
+    async def change(context: Context, given: str) -> RPCResult[str]:
+        if given == "cancel":
+            return RPCResult("").with_canceling_steps(Beta)
+        return RPCResult("", next_steps=tuple(StepMovement.of(Beta, "never") for _ in range(3)))
+
+    script = Script(execute={"Start": start}, rpc={"change": change})
+    # One Step at a time, and an RPC beside it.
+    async with bare_world.worker(max_tasks=2, reserved_rpcs=1):
+        await bare_world.start(script)
+        await running.wait()
+        await bare_world.call(PROBE.change, script.flow_id, "add")
+        await bare_world.call(PROBE.change, script.flow_id, "cancel")
+        await bare_world.client.wait_for_step_completion(
+            script.flow_id,
+            StepExecutionId("Beta", 3),
+            WaitForStepCompletionOptions(request_timeout=timedelta(seconds=20)),
+        )
+        release.set()
+        assert (await bare_world.result(script)).single_output(str) == "done"
+    assert not script.calls_of("Beta")
+
+
+@behaviour("decisions.cancel-siblings")
+async def test_cancelling_siblings_spares_steps_of_another_origin(world: World) -> None:
+    cancelled: list[str] = []
+    both = asyncio.Event()
+    release = asyncio.Event()
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        return go_to_many(StepMovement.of(Alpha, "cousin"), StepMovement.of(Rescue, ""))
+
+    async def rescue(context: AsyncContext, given: str) -> StepDecision:
+        return go_to_many(StepMovement.of(Alpha, "sibling"), StepMovement.of(Beta, ""))
+
+    async def alpha(context: AsyncContext, given: str) -> StepDecision:
+        if len(script.calls_of("Alpha")) == 2:
+            both.set()
+        try:
+            await release.wait()
+        except asyncio.CancelledError:
+            cancelled.append(given)
+            raise
+        return graceful_complete(given)
+
+    async def beta(context: AsyncContext, given: str) -> StepDecision:
+        await both.wait()
+        return graceful_complete("beta").with_canceling_sibling_steps(Alpha)
+
+    script = Script(execute={"Start": start, "Rescue": rescue, "Alpha": alpha, "Beta": beta})
+    await world.start(script)
+    await until(lambda: cancelled)
+    release.set()
+    result = await world.result(script)
+    assert sorted(done.decode(str) for done in result.completions) == ["beta", "cousin"]
+    assert cancelled == ["sibling"]
+
+
+@behaviour("decisions.cancel-nothing")
+async def test_cancelling_a_type_that_is_not_there_does_nothing(world: World) -> None:
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        return go_to(Beta, "on").with_canceling_steps(Alpha).with_canceling_sibling_steps(Waiter)
+
+    script = Script(execute={"Start": start})
+    await world.start(script)
+    assert (await world.result(script)).single_output(str) == "on"
 
 
 @behaviour("decisions.fan-out")

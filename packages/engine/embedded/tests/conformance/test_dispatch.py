@@ -21,7 +21,8 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-from engine_testing.probe import PROBE, Alpha, Script
+from dex.dexpb import dex_pb2 as pb
+from engine_testing.probe import PROBE, Alpha, Script, Waiter
 from engine_testing.world import World, running_worker
 
 behaviour = pytest.mark.behaviour
@@ -34,6 +35,48 @@ async def test_a_step_waits_for_a_worker_without_using_an_attempt(bare_world: Wo
     async with bare_world.worker():
         assert (await bare_world.result(script)).single_output(str) == "x"
     assert [call.attempt for call in script.calls] == [1]
+
+
+@behaviour("dispatch.serves")
+async def test_a_pull_worker_registers_its_queues_and_serves_waits_executes_and_rpcs(
+    bare_world: World,
+) -> None:
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        return go_to_many(StepMovement.of(Waiter, given))
+
+    script = Script(execute={"Start": start})
+    async with bare_world.worker() as worker:
+        queues = worker.pull_registration_state().queues
+        assert "Probe" in {queue.queue for queue in queues}
+        assert len(queues) == 2
+        assert worker.pull_registration_state().is_ready
+        await bare_world.start(script, "x")
+        await bare_world.call(PROBE.send, script.flow_id, "m")
+        assert (await bare_world.result(script)).single_output(str) == "x"
+    assert [call.method for call in script.calls_of("Waiter", "wait_for")] == ["wait_for"]
+
+
+@behaviour("dispatch.sticky")
+async def test_a_flow_stays_with_the_worker_that_served_it_last_while_that_is_free(
+    bare_world: World,
+) -> None:
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        left = int(given)
+        return go_to_many(StepMovement.of(Alpha, str(left - 1))) if left else graceful_complete()
+
+    script = Script(execute={"Start": start, "Alpha": start})
+    async with bare_world.worker(), bare_world.worker():
+        await bare_world.start(script, "6")
+        await bare_world.result(script)
+    reply = await bare_world.stub.GetHistoryEvents(
+        pb.GetHistoryEventsRequest(flow_id=script.flow_id)
+    )
+    workers = {
+        event.step_execute_completed.context.pull_routing.served_by_app_worker_id
+        for event in reply.events
+        if event.HasField("step_execute_completed")
+    }
+    assert len(workers) == 1
 
 
 @behaviour("dispatch.no-capacity")

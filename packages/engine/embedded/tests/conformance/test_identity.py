@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from dex import (
     AsyncContext,
     Context,
     DexServiceError,
+    Flow,
     FlowAlreadyStartedError,
     FlowNotFoundError,
     FlowStatus,
@@ -17,13 +19,16 @@ from dex import (
     RPCResult,
     StartFlowOptions,
     StepDecision,
+    StepList,
+    StepMovement,
     StopFlowOptions,
     StopType,
     Wait,
     go_to,
+    rpc,
 )
-from engine_testing.probe import INBOX, NOTE, PROBE, Script, Waiter
-from engine_testing.world import World, until
+from engine_testing.probe import INBOX, NOTE, PROBE, Alpha, Script, Waiter
+from engine_testing.world import World, open_world, until
 
 behaviour = pytest.mark.behaviour
 
@@ -57,9 +62,13 @@ async def test_a_second_start_of_an_active_flow_is_rejected_and_changes_nothing(
 ) -> None:
     script = parked()
     run_id = await world.start(script)
+    await until(lambda: script.calls_of("Waiter", "wait_for"))
     with pytest.raises(FlowAlreadyStartedError):
         await world.start(script)
     assert (await world.client.describe_flow(script.flow_id)).run_id == run_id
+    await world.call(PROBE.send, script.flow_id, "m")
+    await world.result(script)
+    assert [call.step for call in script.calls] == ["Start-1", "Waiter-1", "Waiter-1"]
 
 
 @behaviour("start.same-request-id-is-idempotent")
@@ -154,19 +163,6 @@ async def test_a_closed_flow_can_be_described(world: World) -> None:
     assert info.status is FlowStatus.TERMINATED
 
 
-@behaviour("start.unsupported-options")
-async def test_an_option_that_is_not_served_is_refused_by_name_and_starts_nothing(
-    bare_world: World,
-) -> None:
-    script = parked()
-    try:
-        await bare_world.start(script, timeout=timedelta(seconds=30))
-    except DexServiceError as refusal:
-        assert refusal.code.name == "UNIMPLEMENTED"  # noqa: PT017  # either outcome is right
-        with pytest.raises(FlowNotFoundError):
-            await bare_world.client.describe_flow(script.flow_id)
-
-
 @behaviour("start.reserved-characters")
 @pytest.mark.parametrize("flow_id", ["a/b", "a:b", "a$b"])
 async def test_a_flow_id_with_a_reserved_character_is_refused(
@@ -175,3 +171,41 @@ async def test_a_flow_id_with_a_reserved_character_is_refused(
     with pytest.raises(DexServiceError) as refusal:
         await bare_world.client.start_flow(PROBE, flow_id, "")
     assert refusal.value.code.name == "INVALID_ARGUMENT"
+
+
+@behaviour("start.delay")
+async def test_a_start_delay_withholds_the_first_step_while_messages_are_taken(
+    world: World,
+) -> None:
+    script = parked()
+    await world.start(script, "in", start_delay=timedelta(seconds=1))
+    await world.call(PROBE.send, script.flow_id, "early")
+    assert script.calls == []
+    assert (await world.result(script)).single_output(str) == "in"
+
+
+class Stepless(Flow[None]):
+    """A flow that does nothing by itself."""
+
+    def get_steps(self) -> StepList[None]:
+        return StepList.without_start_step(Alpha())
+
+    @rpc
+    async def begin(self, context: Context, input: str) -> RPCResult[str]:
+        return RPCResult("begun", next_steps=(StepMovement.of(Alpha, input),))
+
+
+@behaviour("start.without-step")
+async def test_a_flow_without_a_first_step_is_driven_by_an_rpc(
+    engine_address: str, tmp_path: Path
+) -> None:
+    stepless = Stepless()
+    script = Script()
+    async with (
+        open_world(engine_address, tmp_path, [stepless]) as world,
+        world.worker(flows=[stepless]),
+    ):
+        await world.client.start_flow(stepless, script.flow_id, None)
+        assert (await world.client.describe_flow(script.flow_id)).status is FlowStatus.RUNNING
+        assert await world.call(stepless.begin, script.flow_id, "by rpc") == "begun"
+        assert (await world.result(script)).single_output(str) == "by rpc"

@@ -8,24 +8,29 @@ from datetime import timedelta
 import pytest
 from dex import (
     AsyncContext,
-    DexServiceError,
+    Attribute,
+    AttributeIndex,
+    Flow,
     FlowErrorType,
     FlowNotActiveOrNotFoundError,
     FlowNotFoundError,
     FlowStatus,
+    IndexType,
     LongPollTimeoutError,
+    PersistenceSchema,
+    RequestTimeoutError,
     StepDecision,
     StepExecutionId,
+    StepList,
     StopFlowOptions,
     StopType,
-    TimeTravelOptions,
-    TimeTravelType,
     WaitForStepCompletionOptions,
     go_to,
     graceful_complete,
 )
-from engine_testing.probe import Script, Waiter
+from engine_testing.probe import Script, Start, Waiter
 from engine_testing.world import World, until
+from google.protobuf.empty_pb2 import Empty
 
 behaviour = pytest.mark.behaviour
 
@@ -135,12 +140,45 @@ async def test_the_server_is_healthy(world: World) -> None:
     assert await world.client.health_check()
 
 
-@behaviour("server.refusals")
-async def test_a_call_that_is_not_served_is_refused_by_name(world: World) -> None:
-    script = Script()
-    await world.start(script)
-    await world.result(script)
-    with pytest.raises(DexServiceError) as refusal:
-        await world.client.time_travel(script.flow_id, TimeTravelOptions(TimeTravelType.BEGINNING))
-    if refusal.value.code.name == "UNIMPLEMENTED":
-        assert "ResetFlow" in refusal.value.detail
+@behaviour("server.protocol")
+async def test_the_server_speaks_a_protocol_version_that_clients_know(world: World) -> None:
+    info = await world.stub.GetServerInfo(Empty())
+    assert 1 <= info.minimum_supported_protocol_version <= info.current_protocol_version
+    assert info.minimum_supported_protocol_version <= 3
+
+
+class Renamed(Flow[str]):
+    """A flow that indexes the probe's key as a number."""
+
+    status: Attribute[int] = Attribute(
+        "Status", int, index=AttributeIndex(IndexType.INT, "ProbeStatus")
+    )
+
+    def get_steps(self) -> StepList[str]:
+        return StepList.start_step(Start())
+
+    def get_persistence_schema(self) -> PersistenceSchema:
+        return PersistenceSchema.of(self.status)
+
+
+@behaviour("server.index-conflict")
+async def test_a_worker_that_declares_a_known_index_key_with_another_type_cannot_start(
+    world: World,
+) -> None:
+    async with asyncio.timeout(30):
+        with pytest.raises(RuntimeError, match="Attribute indexes"):
+            async with world.worker(flows=[Renamed()]):
+                pass
+
+
+@behaviour("waits.request-budget")
+async def test_a_wait_ends_when_the_callers_own_budget_is_over(world: World) -> None:
+    endless = Endless()
+    await world.start(endless.script)
+    with pytest.raises(RequestTimeoutError):
+        await world.client.wait_for_step_completion(
+            endless.script.flow_id,
+            StepExecutionId("Start"),
+            WaitForStepCompletionOptions(request_timeout=timedelta(seconds=1)),
+        )
+    await world.client.stop_flow(endless.script.flow_id)

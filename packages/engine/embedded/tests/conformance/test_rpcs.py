@@ -20,12 +20,24 @@ from dex import (
     StepOptions,
     Wait,
     WorkerInvocationError,
+    force_complete,
     go_to,
     go_to_many,
     graceful_complete,
 )
 from dex.dexpb import dex_pb2 as pb
-from engine_testing.probe import COUNT, INBOX, ITEMS, NOTE, PROBE, Alpha, Rpc, Script, Waiter
+from engine_testing.probe import (
+    COUNT,
+    INBOX,
+    ITEMS,
+    NOTE,
+    OTHER,
+    PROBE,
+    Alpha,
+    Rpc,
+    Script,
+    Waiter,
+)
 from engine_testing.world import World, until
 from grpc.aio import AioRpcError
 
@@ -66,8 +78,9 @@ async def _is(value: Awaitable[int], expected: int) -> bool:
     return await value == expected
 
 
-@behaviour("rpc.closed-flow")
-async def test_a_query_works_on_a_closed_flow_and_one_with_effects_does_not(world: World) -> None:
+async def closed(world: World) -> Script:
+    """A flow that has ended, whose `look` writes when it is asked to."""
+
     async def look(context: Context, given: str) -> RPCResult[str]:
         if given == "write":
             NOTE.set(context, "late")
@@ -80,7 +93,20 @@ async def test_a_query_works_on_a_closed_flow_and_one_with_effects_does_not(worl
     script = Script(execute={"Start": start}, rpc={"look": look})
     await world.start(script)
     await world.result(script)
+    return script
+
+
+@behaviour("rpc.closed-flow-query")
+async def test_a_query_works_on_a_closed_flow(world: World) -> None:
+    script = await closed(world)
     assert await world.call(PROBE.look, script.flow_id, "") == "kept"
+
+
+@behaviour("rpc.closed-flow-effects")
+async def test_an_rpc_with_effects_or_a_transaction_is_refused_on_a_closed_flow(
+    world: World,
+) -> None:
+    script = await closed(world)
     with pytest.raises(FlowNotActiveOrNotFoundError):
         await world.call(PROBE.look, script.flow_id, "write")
     with pytest.raises(FlowNotActiveOrNotFoundError):
@@ -107,34 +133,103 @@ async def test_what_an_rpc_wrote_is_visible_when_it_returns(world: World) -> Non
         assert seen == f"{keys} {number + 1}"
 
 
+@behaviour("rpc.steps")
+async def test_steps_of_an_rpc_are_there_when_it_returns_and_name_it_as_their_origin(
+    world: World,
+) -> None:
+    release = asyncio.Event()
+
+    async def change(context: Context, given: str) -> RPCResult[str]:
+        return RPCResult("", next_steps=(StepMovement.of(Alpha, "1"), StepMovement.of(Alpha, "2")))
+
+    async def alpha(context: AsyncContext, given: str) -> StepDecision:
+        await release.wait()
+        return force_complete(given)
+
+    script = parked(change=change)
+    script.execute["Alpha"] = alpha
+    await world.start(script)
+    await world.call(PROBE.change, script.flow_id, "")
+    state = await world.stub.GetFlowState(pb.GetFlowStateRequest(flow_id=script.flow_id))
+    active = {
+        step.step_execution_id: step.from_step_execution_id
+        for step in state.active_step_executions
+        if step.step_type == "Alpha"
+    }
+    assert active == {"Alpha-1": "__rpc/change", "Alpha-2": "__rpc/change"}
+    release.set()
+    await world.result(script)
+    assert {call.from_id for call in script.calls_of("Alpha")} == {"__rpc/change"}
+
+
+@behaviour("rpc.cancels-steps")
+async def test_an_rpc_cancels_steps_by_type_but_not_those_it_adds(world: World) -> None:
+    async def change(context: Context, given: str) -> RPCResult[str]:
+        added = (StepMovement.of(Alpha, "added"),)
+        return RPCResult("", next_steps=added).with_canceling_steps(Waiter, Alpha)
+
+    script = parked(change=change)
+    await world.start(script)
+    await until(lambda: script.calls_of("Waiter", "wait_for"))
+    await world.call(PROBE.change, script.flow_id, "")
+    assert (await world.result(script)).single_output(str) == "added"
+
+
+def mover() -> Script:
+    """A parked flow whose `change` moves a message from one channel to another."""
+
+    async def change(context: Context, given: str) -> RPCResult[str]:
+        INBOX.delete(context, given)
+        OTHER.publish(context, "moved")
+        NOTE.set(context, "moved")
+        return RPCResult("")
+
+    async def look(context: Context, given: str) -> RPCResult[str]:
+        first = next(iter(INBOX.pending_messages(context)), None)
+        message_id = first.message_id if first else ""
+        return RPCResult(f"{NOTE.get(context)},{message_id},{OTHER.size(context)}")
+
+    return parked(change=change, look=look)
+
+
+@behaviour("rpc.moves-a-message")
+async def test_of_two_moves_of_one_message_the_second_fails(world: World) -> None:
+    script = mover()
+    await world.start(script)
+    await world.call(PROBE.send, script.flow_id, "m")
+    _, message_id, _ = (await world.call(PROBE.look, script.flow_id, "")).split(",")
+    await world.call(PROBE.change, script.flow_id, message_id)
+    assert await world.call(PROBE.look, script.flow_id, "") == "moved,,1"
+    with pytest.raises(ChannelMessageNotFoundError):
+        await world.call(PROBE.change, script.flow_id, message_id)
+    assert await world.call(PROBE.look, script.flow_id, "") == "moved,,1"
+
+
 @behaviour("rpc.missing-message-transactional")
 async def test_a_transactional_rpc_that_deletes_a_missing_message_applies_nothing(
     world: World,
 ) -> None:
-    async def change(context: Context, given: str) -> RPCResult[str]:
-        INBOX.delete(context, given)
-        NOTE.set(context, "deleted")
-        return RPCResult("")
-
-    async def look(context: Context, given: str) -> RPCResult[str]:
-        if given == "delete":
-            INBOX.delete(context, str(uuid.uuid4()))
-            NOTE.set(context, "ignored")
-        first = next(iter(INBOX.pending_messages(context)), None)
-        return RPCResult(f"{NOTE.get(context)} {first.message_id if first else ''}")
-
-    script = parked(change=change, look=look)
+    script = mover()
     await world.start(script)
-    await world.call(PROBE.send, script.flow_id, "m")
     with pytest.raises(ChannelMessageNotFoundError):
         await world.call(PROBE.change, script.flow_id, str(uuid.uuid4()))
-    note, message_id = (await world.call(PROBE.look, script.flow_id, "")).split()
-    assert note == "None"
-    await world.call(PROBE.change, script.flow_id, message_id)
-    with pytest.raises(ChannelMessageNotFoundError):
-        await world.call(PROBE.change, script.flow_id, message_id)
-    await world.call(PROBE.look, script.flow_id, "delete")
-    assert await world.call(PROBE.look, script.flow_id, "") == "ignored "
+    assert await world.call(PROBE.look, script.flow_id, "") == "None,,0"
+
+
+@behaviour("rpc.missing-message-query")
+async def test_an_rpc_without_a_transaction_ignores_a_missing_message_and_applies_the_rest(
+    world: World,
+) -> None:
+    async def look(context: Context, given: str) -> RPCResult[str]:
+        if given:
+            INBOX.delete(context, str(uuid.uuid4()))
+            NOTE.set(context, given)
+        return RPCResult(str(NOTE.get(context)))
+
+    script = parked(look=look)
+    await world.start(script)
+    await world.call(PROBE.look, script.flow_id, "applied")
+    assert await world.call(PROBE.look, script.flow_id, "") == "applied"
 
 
 @behaviour("rpc.locks")
@@ -227,8 +322,9 @@ async def test_an_rpc_that_no_worker_takes_fails_after_the_dispatch_wait(
 ) -> None:
     script = parked()
     await bare_world.start(script)
-    with pytest.raises(WorkerInvocationError):
+    with pytest.raises(WorkerInvocationError) as failure:
         await asyncio.wait_for(bare_world.call(PROBE.look, script.flow_id, ""), timeout=30)
+    assert "worker" in str(failure.value)
 
 
 @behaviour("rpc.waits-for-a-worker")

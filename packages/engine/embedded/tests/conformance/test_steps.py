@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from dex import (
     AsyncContext,
+    AttributeMapNotLoadedError,
+    ChannelMessagesNotLoadedError,
     Context,
     FlowErrorType,
     FlowStatus,
     RetryPolicy,
     RPCResult,
     StepDecision,
+    StepDurability,
     StepMovement,
     StepOptions,
     Wait,
+    WaitForFailurePolicy,
     dead_end,
     go_to,
     go_to_many,
     graceful_complete,
     retry_after,
 )
+from dex.dexpb import dex_pb2 as pb
 from engine_testing.probe import (
     BOXES,
     COUNT,
@@ -34,10 +41,12 @@ from engine_testing.probe import (
     PROBE,
     Alpha,
     Beta,
+    Loader,
     Rescue,
     Script,
     Waiter,
 )
+from engine_testing.raw_worker import Frame, raw_stream, start_raw_flow
 from engine_testing.world import World
 
 behaviour = pytest.mark.behaviour
@@ -104,58 +113,132 @@ async def test_a_wait_that_skips_runs_execute_at_once(world: World) -> None:
     assert [call.method for call in script.calls] == ["execute", "wait_for", "execute"]
 
 
-@behaviour("steps.loads")
-async def test_map_entries_arrive_only_when_the_movement_loads_them(world: World) -> None:
-    seen: dict[str, object] = {}
+@behaviour("steps.no-wait-no-results")
+async def test_a_step_without_a_wait_gets_no_condition_results_and_an_empty_wait_empty_ones(
+    world: World,
+) -> None:
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        return go_to(Waiter, given)
+
+    async def wait(context: AsyncContext, given: str) -> Wait:
+        return Wait.skip_immediately()
+
+    script = Script(execute={"Start": start}, wait_for={"Waiter": wait})
+    await world.start(script)
+    await world.result(script)
+    events = await executed(world, script)
+    assert not events["Start-1"].input.HasField("condition_results")
+    assert events["Waiter-1"].input.HasField("condition_results")
+    assert events["Waiter-1"].input.condition_results == pb.ConditionResults()
+
+
+async def executed(world: World, script: Script) -> dict[str, pb.StepExecuteCompletedEvent]:
+    """What history tells of the Execute methods that completed, by execution id."""
+    reply = await world.stub.GetHistoryEvents(pb.GetHistoryEventsRequest(flow_id=script.flow_id))
+    events = [event.step_execute_completed for event in reply.events]
+    return {event.context.step_execution_id: event for event in events}
+
+
+async def look_with(
+    world: World, options: StepOptions, look: Callable[[AsyncContext], object]
+) -> object:
+    """What a Step with these options sees of a flow that has a bit of everything."""
+    seen: list[object] = []
 
     async def start(context: AsyncContext, given: str) -> StepDecision:
         NOTE.set(context, "n")
-        ITEMS.set(context, "a b/é"[:3], "one")
+        ITEMS.set(context, "a b", "one")
         ITEMS.set(context, "c", "two")
         INBOX.publish(context, "m")
         BOXES.publish(context, "x y", "b")
-        return go_to_many(
-            StepMovement.of(Alpha, "none", options=StepOptions()),
-            StepMovement.of(
-                Alpha,
-                "exact",
-                options=StepOptions(execute_load_attribute_map_instances=(ITEMS.load("c"),)),
-            ),
-            StepMovement.of(
-                Alpha,
-                "whole",
-                options=StepOptions(
-                    execute_load_attribute_maps=(ITEMS,),
-                    execute_load_attribute_map_instances=(ITEMS.load("c"),),
-                    execute_load_channels=(INBOX, OTHER),
-                ),
-            ),
-        )
+        return go_to_many(StepMovement.of(Alpha, "", options=options))
 
-    async def look(context: AsyncContext, given: str) -> StepDecision:
-        assert NOTE.get(context) == "n"
-        assert INBOX.size(context) == 1
-        assert BOXES.size(context, "x y") == 1
-        assert BOXES.get_all_instance_keys(context) == ("x y",)
-        if given == "none":
-            with pytest.raises(Exception, match="load"):
-                ITEMS.get(context, "c")
-            seen[given] = True
-        elif given == "exact":
-            with pytest.raises(Exception, match="load"):
-                ITEMS.get_all_instance_keys(context)
-            seen[given] = ITEMS.get(context, "c")
-        else:
-            pending = [message.value for message in INBOX.pending_messages(context)]
-            assert list(OTHER.pending_messages(context)) == []
-            seen[given] = (sorted(ITEMS.get_all_instance_keys(context)), pending)
+    async def alpha(context: AsyncContext, given: str) -> StepDecision:
+        seen.append(look(context))
         return graceful_complete()
 
-    script = Script(execute={"Start": start, "Alpha": look})
+    script = Script(execute={"Start": start, "Alpha": alpha})
     await world.start(script)
     result = await world.result(script)
     assert result.status is FlowStatus.COMPLETED, result.error_message
-    assert seen == {"none": True, "exact": "two", "whole": (["a b", "c"], ["m"])}
+    return seen[0]
+
+
+@behaviour("loads.attributes")
+async def test_ordinary_attributes_always_arrive_and_map_entries_only_when_loaded(
+    world: World,
+) -> None:
+    def look(context: AsyncContext) -> object:
+        with pytest.raises(AttributeMapNotLoadedError):
+            ITEMS.get(context, "c")
+        return NOTE.get(context)
+
+    assert await look_with(world, StepOptions(), look) == "n"
+
+    def look_at_all(context: AsyncContext) -> object:
+        return {key: ITEMS.get(context, key) for key in ITEMS.get_all_instance_keys(context)}
+
+    whole = StepOptions(execute_load_attribute_maps=(ITEMS,))
+    assert await look_with(world, whole, look_at_all) == {"a b": "one", "c": "two"}
+
+
+@behaviour("loads.exact-instance")
+async def test_loading_one_entry_of_a_map_brings_no_other(world: World) -> None:
+    def look(context: AsyncContext) -> object:
+        with pytest.raises(AttributeMapNotLoadedError):
+            ITEMS.get(context, "a b")
+        with pytest.raises(AttributeMapNotLoadedError):
+            ITEMS.get_all_instance_keys(context)
+        return ITEMS.get(context, "c"), ITEMS.get(context, "none")
+
+    loads = (ITEMS.load("c"), ITEMS.load("none"))
+    options = StepOptions(execute_load_attribute_map_instances=loads)
+    assert await look_with(world, options, look) == ("two", None)
+
+
+@behaviour("loads.channel-sizes")
+async def test_sizes_of_channels_arrive_although_nothing_is_loaded(world: World) -> None:
+    def look(context: AsyncContext) -> object:
+        with pytest.raises(ChannelMessagesNotLoadedError):
+            INBOX.pending_messages(context)
+        keys = BOXES.get_all_instance_keys(context)
+        return INBOX.size(context), OTHER.size(context), keys, BOXES.size(context, "x y")
+
+    assert await look_with(world, StepOptions(), look) == (1, 0, ("x y",), 1)
+
+
+@behaviour("loads.empty-channel")
+async def test_a_loaded_channel_without_messages_is_an_empty_list(world: World) -> None:
+    def look(context: AsyncContext) -> object:
+        pending = [message.value for message in INBOX.pending_messages(context)]
+        return pending, list(OTHER.pending_messages(context))
+
+    options = StepOptions(execute_load_channels=(INBOX, OTHER))
+    assert await look_with(world, options, look) == (["m"], [])
+
+
+@behaviour("loads.options-of-a-movement")
+async def test_the_options_of_a_movement_replace_the_registered_loads_for_it_alone(
+    world: World,
+) -> None:
+    loaded: list[bool] = []
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        return go_to_many(StepMovement.of(Loader, "again", options=StepOptions()))
+
+    async def load(context: AsyncContext, given: str) -> StepDecision:
+        try:
+            ITEMS.get_all_instance_keys(context)
+        except AttributeMapNotLoadedError:
+            loaded.append(False)
+        else:
+            loaded.append(True)
+        return go_to(Loader, "") if given else graceful_complete()
+
+    script = Script(execute={"Start": start, "Loader": load})
+    await world.start(script)
+    assert (await world.result(script)).status is FlowStatus.COMPLETED
+    assert loaded == [False, True]
 
 
 @behaviour("steps.retries-see-first-snapshot")
@@ -232,6 +315,25 @@ async def test_attempts_count_up_and_share_the_time_of_the_first(world: World) -
     executes = script.calls_of("Waiter")
     assert [call.attempt for call in executes] == [1, 2, 3]
     assert len({call.first_attempt_at for call in executes}) == 1
+
+
+@behaviour("steps.default-back-off")
+async def test_without_a_policy_the_wait_before_each_attempt_doubles_from_one_second(
+    world: World,
+) -> None:
+    times: list[float] = []
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        times.append(asyncio.get_running_loop().time())
+        if context.attempt < 3:
+            raise RuntimeError("not yet")
+        return graceful_complete()
+
+    script = Script(execute={"Start": start})
+    await world.start(script)
+    assert (await world.result(script)).status is FlowStatus.COMPLETED
+    assert times[1] - times[0] >= 0.9
+    assert times[2] - times[1] >= 1.9
 
 
 @behaviour("steps.retry-after")
@@ -343,6 +445,52 @@ async def test_silence_fails_an_attempt_and_heartbeats_or_stream_writes_do_not(
     assert outputs == ["silent 2", "beats 1", "writes 1"]
 
 
+@behaviour("steps.pongs-are-no-heartbeats")
+async def test_pongs_of_a_worker_do_not_keep_a_silent_attempt_alive(
+    world: World, heartbeat_timeout: timedelta
+) -> None:
+    flow_type = f"Silent {uuid.uuid4().hex[:8]}"
+    options = pb.StepOptions(heartbeat_timeout_seconds=int(heartbeat_timeout.total_seconds()))
+    async with raw_stream(world.address, flow_type) as stream:
+        await start_raw_flow(world.stub, flow_type, options=options)
+        task = await stream.read_task()
+
+        async def keep_ponging() -> None:
+            while True:
+                await stream.send(Frame(pong=pb.PollWorkerTaskPong()))
+                await asyncio.sleep(heartbeat_timeout.total_seconds() / 10)
+
+        ponging = asyncio.create_task(keep_ponging())
+        async with asyncio.timeout(60):
+            frame = await stream.read()
+        ponging.cancel()
+        assert frame is not None
+        assert frame.cancel_task.task_id == task.task_id
+
+
+@behaviour("steps.late-result")
+async def test_a_result_that_comes_after_its_cancellation_is_ignored(world: World) -> None:
+    flow_type = f"Late {uuid.uuid4().hex[:8]}"
+    options = pb.StepOptions(execute_timeout_seconds=1)
+    async with raw_stream(world.address, flow_type) as stream:
+        flow_id = await start_raw_flow(world.stub, flow_type, options=options)
+        first = await stream.read_task()
+        async with asyncio.timeout(60):
+            frame = await stream.read()
+        assert frame is not None
+        assert frame.cancel_task.task_id == first.task_id
+        await stream.execute_done(first.task_id, output=pb.Value(string_value="late"))
+        async with asyncio.timeout(60):
+            second = await stream.read_task()
+        assert second.execute.context.attempt == 2
+        await stream.execute_done(second.task_id, output=pb.Value(string_value="in time"))
+        result = await world.stub.WaitForFlow(
+            pb.WaitForFlowRequest(flow_id=flow_id, needs_results=True, wait_time_seconds=20)
+        )
+    outputs = [entry.completed_step_output.string_value for entry in result.results]
+    assert outputs == ["in time"]
+
+
 @behaviour("steps.heartbeat-value")
 async def test_the_next_attempt_gets_the_last_heartbeat_value(world: World) -> None:
     seen: list[tuple[bool, object]] = []
@@ -429,3 +577,55 @@ async def test_a_step_waits_for_a_lock_and_then_sees_what_its_holder_wrote(world
     release.set()
     result = await world.result(script)
     assert sorted(done.decode(int) for done in result.completions) == [1, 2]
+
+
+@behaviour("steps.wait-failure")
+async def test_a_failed_wait_may_proceed_to_execute_which_is_told(world: World) -> None:
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        options = StepOptions(wait_for_retry=ONCE, wait_for_failure=WaitForFailurePolicy.PROCEED)
+        return go_to_many(StepMovement.of(Waiter, "in", options=options))
+
+    async def wait(context: AsyncContext, given: str) -> Wait:
+        NOTE.set(context, "never")
+        raise KeyError("no wait")
+
+    async def execute(context: AsyncContext, given: str) -> StepDecision:
+        assert context.recovery_error is not None
+        failed = context.wait_for_method_failed()
+        return graceful_complete(f"{given} {failed} {NOTE.get(context)}")
+
+    script = Script(execute={"Start": start, "Waiter": execute}, wait_for={"Waiter": wait})
+    await world.start(script)
+    assert (await world.result(script)).single_output(str) == "in True None"
+
+
+@behaviour("steps.locals")
+async def test_a_local_of_the_wait_reaches_execute_on_every_attempt(world: World) -> None:
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        options = StepOptions(execute_retry=QUICK)
+        return go_to_many(StepMovement.of(Waiter, "", options=options))
+
+    async def wait(context: AsyncContext, given: str) -> Wait:
+        context.set_step_execution_local("kept", "from the wait")
+        return Wait.skip_immediately()
+
+    async def execute(context: AsyncContext, given: str) -> StepDecision:
+        local = context.get_step_execution_local("kept", str)
+        if context.attempt == 1:
+            raise RuntimeError("once")
+        return graceful_complete(local)
+
+    script = Script(execute={"Start": start, "Waiter": execute}, wait_for={"Waiter": wait})
+    await world.start(script)
+    assert (await world.result(script)).single_output(str) == "from the wait"
+
+
+@behaviour("steps.async-durability")
+async def test_asynchronous_durability_gives_the_same_result_and_shows_in_history(
+    world: World,
+) -> None:
+    script = first(StepOptions(execute_durability=StepDurability.ASYNC))
+    await world.start(script)
+    assert (await world.result(script)).single_output(str) == "in"
+    event = (await executed(world, script))["Alpha-1"]
+    assert event.context.durability == pb.STEP_DURABILITY_ASYNC

@@ -30,6 +30,7 @@ from dex import (
     Step,
     StepDecision,
     StepList,
+    StepOptions,
     Stream,
     Wait,
     graceful_complete,
@@ -44,6 +45,7 @@ STATUS: Attribute[str] = Attribute(
 ITEMS: AttributeMap[str] = AttributeMap("Items", str)
 INBOX: Channel[str] = Channel("Inbox", str)
 OTHER: Channel[str] = Channel("Other", str)
+SECRET: Attribute[str] = Attribute("Secret", str, hard_delete_on_null=True)
 BOXES: ChannelMap[str] = ChannelMap("Boxes", str)
 EVENTS: Stream[str] = Stream("Events", str, 1_000_000)
 
@@ -154,15 +156,25 @@ class Watcher(Step[str]):
         return await _execute(context, input)
 
 
+class Loader(Step[str]):
+    """A Step whose registered options load the items."""
+
+    def get_step_options(self) -> StepOptions:
+        return StepOptions(execute_load_attribute_maps=(ITEMS,))
+
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
+        return await _execute(context, input)
+
+
 class Probe(Flow[str]):
     """Has one of everything a test may want."""
 
     def get_steps(self) -> StepList[str]:
-        steps: list[Step[Any]] = [Alpha(), Beta(), Rescue(), Waiter(), Watcher()]
+        steps: list[Step[Any]] = [Alpha(), Beta(), Rescue(), Waiter(), Watcher(), Loader()]
         return StepList.start_step(Start()).other_steps(*steps)
 
     def get_persistence_schema(self) -> PersistenceSchema:
-        return PersistenceSchema.of(NOTE, COUNT, STATUS, ITEMS, INBOX, OTHER, BOXES, EVENTS)
+        return PersistenceSchema.of(NOTE, COUNT, STATUS, ITEMS, SECRET, INBOX, OTHER, BOXES, EVENTS)
 
     async def _run(self, name: str, context: Context, given: str) -> RPCResult[str]:
         handler = SCRIPTS[context.flow_id].rpc.get(name)

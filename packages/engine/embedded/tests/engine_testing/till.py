@@ -44,6 +44,12 @@ async def _gate(folder: Path, step: str) -> None:
     await until(lambda: (folder / f"{step}.open").exists(), seconds=120)
 
 
+def reached(folder: Path, step: str, pid: int) -> bool:
+    """Whether the worker with this process id stands at the gate of a Step."""
+    marker = folder / f"{step}.reached"
+    return marker.exists() and marker.read_text() == str(pid)
+
+
 class Fetch(Step[str]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_retry=RetryPolicy(timedelta(seconds=1), maximum_attempts=4))

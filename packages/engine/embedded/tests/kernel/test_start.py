@@ -22,7 +22,8 @@ from dex_embedded._kernel.errors import (
 )
 from dex_embedded._kernel.events import FlowStarted
 from dex_embedded._kernel.inputs import StartFlow
-from dex_embedded._kernel.start import PreviousRun, plan_start
+from dex_embedded._kernel.start import PreviousRun, StartPlan, plan_start
+from dex_embedded._kernel.transition import DEFAULT_LIMITS
 from dex_embedded._kernel.values import (
     AttributeWrite,
     FlowStatus,
@@ -34,6 +35,10 @@ from dex_embedded._kernel.values import (
 )
 
 REJECT, START_IT, REPLACE = "reject", "start", "terminate, then start"
+
+
+def planned(previous: PreviousRun | None, request: StartFlow) -> StartPlan:
+    return plan_start(previous, request, DEFAULT_LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -61,28 +66,28 @@ def test_the_id_reuse_policy_weighs_the_status_of_the_latest_run(
     previous = PreviousRun(run_id="old", request_id="other", status=status)
     if expected == REJECT:
         with pytest.raises(FlowAlreadyStartedError) as caught:
-            plan_start(previous, request)
+            planned(previous, request)
         assert caught.value.run_id == "old"
     else:
-        plan = plan_start(previous, request)
+        plan = planned(previous, request)
         assert plan.existing_run_id == ""
         assert plan.terminate_first == (expected == REPLACE)
 
 
 def test_a_fresh_id_is_started_under_every_policy() -> None:
     for policy in IdReusePolicy:
-        plan = plan_start(None, replace(start_with(), id_reuse_policy=policy))
+        plan = planned(None, replace(start_with(), id_reuse_policy=policy))
         assert (plan.existing_run_id, plan.terminate_first) == ("", False)
 
 
 def test_a_repeated_request_id_returns_the_run_only_when_the_caller_asks_for_that() -> None:
     previous = PreviousRun(run_id="old", request_id="request", status=FlowStatus.RUNNING)
     request = replace(start_with(), ignore_already_started=True)
-    assert plan_start(previous, request).existing_run_id == "old"
+    assert planned(previous, request).existing_run_id == "old"
     with pytest.raises(FlowAlreadyStartedError):
-        plan_start(previous, replace(request, ignore_already_started=False))
+        planned(previous, replace(request, ignore_already_started=False))
     with pytest.raises(FlowAlreadyStartedError):
-        plan_start(previous, replace(request, request_id="another"))
+        planned(previous, replace(request, request_id="another"))
 
 
 def test_a_policy_that_permits_a_new_run_starts_one_even_for_a_repeated_request_id() -> None:
@@ -92,7 +97,7 @@ def test_a_policy_that_permits_a_new_run_starts_one_even_for_a_repeated_request_
         id_reuse_policy=IdReusePolicy.ALLOW_IF_NO_RUNNING,
         ignore_already_started=True,
     )
-    assert plan_start(previous, request).existing_run_id == ""
+    assert planned(previous, request).existing_run_id == ""
 
 
 @pytest.mark.parametrize("character", ["/", "$", ":"])
@@ -103,7 +108,7 @@ def test_reserved_characters_in_flow_ids_and_step_types_are_named(character: str
         start_with(options=StepOptions(failure_step_type=f"F{character}")),
     ):
         with pytest.raises(InvalidRequestError, match="reserved") as caught:
-            plan_start(None, request)
+            planned(None, request)
         assert repr(character) in str(caught.value)
 
 
@@ -118,14 +123,13 @@ def test_reserved_characters_in_flow_ids_and_step_types_are_named(character: str
         {"attributes": writes({"": b"1"})},
         {"attributes": (AttributeWrite(key="a", value=b""),)},
         {"attributes": (*writes({"a": b"1"}), *writes({"a": b"2"}))},
-        {"attribute_store_names": ("store",)},
         {"start_step_options": StepOptions(heartbeat_timeout=9)},
         {"start_step_options": StepOptions(heartbeat_timeout=-1)},
     ],
 )
 def test_a_malformed_start_is_refused(broken: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError):
-        plan_start(None, replace(start_with(), **broken))  # type: ignore[arg-type]  # odd on purpose
+        planned(None, replace(start_with(), **broken))  # type: ignore[arg-type]  # odd on purpose
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_a_start_that_needs_an_unserved_feature_is_refused_by_name(
     field: dict[str, object], feature: str
 ) -> None:
     with pytest.raises(UnsupportedError) as caught:
-        plan_start(None, replace(start_with(), **field))  # type: ignore[arg-type]  # odd on purpose
+        planned(None, replace(start_with(), **field))  # type: ignore[arg-type]  # odd on purpose
     assert caught.value.feature == feature
 
 

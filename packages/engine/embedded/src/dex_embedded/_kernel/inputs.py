@@ -53,7 +53,6 @@ class StartFlow:
     """Not served yet: refused by name."""
     has_timeout_handler: bool = False
     """Not served yet: refused by name."""
-    attribute_store_names: tuple[str, ...] = ()
     """Any name is unknown to this engine, hence invalid."""
 
 

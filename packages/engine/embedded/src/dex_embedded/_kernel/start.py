@@ -11,7 +11,7 @@ from dex_embedded._kernel.execution import start_steps
 from dex_embedded._kernel.inputs import StartFlow
 from dex_embedded._kernel.settling import settle
 from dex_embedded._kernel.state import FlowRun, QueuedStep
-from dex_embedded._kernel.transition import DEFAULT_LIMITS, Limits, Moment, Transition
+from dex_embedded._kernel.transition import Limits, Moment, Transition
 from dex_embedded._kernel.validation import check_start
 from dex_embedded._kernel.values import START_FROM_ID, FlowStatus, IdReusePolicy, StepMovement
 
@@ -35,9 +35,7 @@ class StartPlan:
     """Decide `StopFlow(TERMINATE)` on the active run first, and stage both transitions together."""
 
 
-def plan_start(
-    previous: PreviousRun | None, request: StartFlow, limits: Limits = DEFAULT_LIMITS
-) -> StartPlan:
+def plan_start(previous: PreviousRun | None, request: StartFlow, limits: Limits) -> StartPlan:
     """Check a start request and weigh the id reuse policy. Changes nothing.
 
     Raises:

@@ -68,9 +68,6 @@ def check_start(request: StartFlow, limits: Limits) -> None:
         raise UnsupportedError("flow timeout handlers")
     if request.has_retry_policy:
         raise UnsupportedError("flow retry policies")
-    if request.attribute_store_names:
-        unknown = quoted(request.attribute_store_names[0])
-        raise InvalidRequestError(f"unknown attribute store {unknown}")
 
 
 def check_options(options: StepOptions, limits: Limits) -> None:

@@ -93,17 +93,18 @@ class FlowCalls:
             CallError: The request is invalid, or the id is taken.
         """
         previous = self._previous(request.flow_id)
+        moment = self._moment()
         try:
-            plan = plan_start(previous, request)
+            plan = plan_start(previous, request, moment.limits)
             if plan.existing_run_id:
                 await self._settled(self._runs.find(request.flow_id))
                 return plan.existing_run_id
             decisions: list[tuple[ResidentRun, Transition]] = []
             if plan.terminate_first:
                 active = self._existing(request.flow_id, "")
-                stop = decide(active.run, StopFlow(type=StopType.TERMINATE), self._moment())
+                stop = decide(active.run, StopFlow(type=StopType.TERMINATE), moment)
                 decisions.append((active, stop))
-            transition = start_run(request, self._moment())
+            transition = start_run(request, moment)
         except KernelError as error:
             raise from_kernel(error) from None
         resident = self._runs.add(transition.run, is_latest=True)

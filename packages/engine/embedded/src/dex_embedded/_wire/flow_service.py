@@ -27,6 +27,7 @@ from dex_embedded._runtime.stream_log import StreamIdentity
 from dex_embedded._store.protocol import StreamMessage, StreamScope
 from dex_embedded._wire import attribute_match, decode, flow_state, history, search_results
 from dex_embedded._wire.enums import proto_enum
+from dex_embedded._wire.flow_config import check_config, merge_config
 
 _EMPTY: Final = empty_pb2.Empty()
 _MINIMUM_PROTOCOL: Final = 1
@@ -72,6 +73,7 @@ class FlowService:
     async def start_flow(self, request: pb.StartFlowRequest) -> pb.StartFlowResponse:
         options = request.flow_start_options
         config = options.flow_config_override
+        check_config(config)
         start = StartFlow(
             flow_id=request.flow_id,
             flow_type=request.flow_type,
@@ -92,7 +94,6 @@ class FlowService:
             timeout=request.flow_timeout_seconds,
             has_retry_policy=options.HasField("retry_policy"),
             has_timeout_handler=options.HasField("timeout_handler_options"),
-            attribute_store_names=tuple(config.attribute_store_names.names),
         )
         return pb.StartFlowResponse(run_id=await self._engine.flows.start(start))
 
@@ -250,18 +251,10 @@ class FlowService:
 
     async def update_flow_config(self, request: pb.UpdateFlowConfigRequest) -> empty_pb2.Empty:
         change = request.flow_config
-        if change.attribute_store_names.names:
-            raise invalid("this engine has no attribute stores")
+        check_config(change)
 
         def merge(run: FlowRun) -> UpdateConfig:
-            merged = pb.FlowConfig.FromString(run.config)
-            if change.HasField("worker_target"):
-                merged.ClearField("worker_target")
-            merged.MergeFrom(change)
-            return UpdateConfig(
-                config=merged.SerializeToString(),
-                default_durability=decode.decode_enum(Durability, merged.step_durability),
-            )
+            return merge_config(run.config, change)
 
         await self._engine.flows.update_config(request.flow_id, request.run_id, merge)
         return _EMPTY
