@@ -144,8 +144,10 @@ def _progress(
             fail_attempt(draft, step, failure)
         case HeartbeatReceived(value=value):
             assert step.invocation is not None
-            step.invocation.heartbeat = value
-            draft.touch(step)
+            # Mostly a bare sign of life: nothing the next attempt gets has changed.
+            if value != step.invocation.heartbeat:
+                step.invocation.heartbeat = value
+                draft.touch(step)
         case WaitForSucceeded(result=result):
             try:
                 check_wait_for_result(result)

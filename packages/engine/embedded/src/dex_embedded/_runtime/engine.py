@@ -80,6 +80,7 @@ class Engine:
             store,
             moment=self._moment,
             monotonic=clock.monotonic,
+            call_later=call_later,
             faults=faults,
             carry_out=self._carry_out,
             decided=self._decided,
@@ -155,6 +156,7 @@ class Engine:
         stopping = CallError(CallErrorKind.STOPPING, "the engine is stopping")
         self.rpcs.stop(stopping)
         self.workers.close_streams()
+        self._runs.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

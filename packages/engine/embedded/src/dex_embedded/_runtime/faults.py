@@ -13,7 +13,7 @@ type counts only those.
 | `commit.before` | a transition is decided and about to be made durable |
 | `commit.after` | it is durable, nothing has been answered or sent yet |
 | `handout.before` | an offered attempt is about to be marked as handed out |
-| `handout.after` | that mark is durable; its frame may not have been sent |
+| `handout.after` | that mark is durable, if it has to be; its frame may not have been sent |
 | `send.before` | a task frame is about to be written to its stream |
 | `send.after` | the frame was handed to the transport |
 | `control.before` | a frame without a task (its kind is the subject) is about to be written |

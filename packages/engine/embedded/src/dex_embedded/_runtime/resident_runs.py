@@ -5,26 +5,36 @@ are durable. Decisions on one run are serial because each is a plain call on the
 cause becomes visible in the order of their commits.
 
 A run is loaded when something concerns it and evicted when it has been idle for a while.
+
+The mark that an attempt was handed out is not written at once when the attempt may be repeated: a
+crash would only offer the same attempt again, and most attempts end before the mark would be of any
+use. It is written when the attempt has lasted for a moment, so that one which takes the engine with
+it counts.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from dex_embedded._kernel.decide import decide
 from dex_embedded._kernel.inputs import Input, Recover
-from dex_embedded._kernel.state import FlowRun, InvocationRef
-from dex_embedded._kernel.transition import Command, HandOut, Moment, Transition
+from dex_embedded._kernel.state import FlowRun, InvocationRef, Phase, StepExecution
+from dex_embedded._kernel.transition import Command, HandOut, Moment, PutStep, Transition
 from dex_embedded._runtime.faults import AFTER, BEFORE, COMMIT, Faults
+from dex_embedded._runtime.timer import CallLater, Timer
 from dex_embedded._runtime.worker_streams import WorkerTask
+from dex_embedded._store.errors import StoreFailedError
 from dex_embedded._store.protocol import RunSummary, Store, Ticket
 
 IDLE_SECONDS: Final = 30.0
 MAXIMUM_IDLE: Final = 2_000
 """Idle runs kept in memory although nothing happens to them."""
+MARK_AFTER: Final = 0.02
+"""How long an attempt that may be repeated lasts before its hand-out is written, in seconds."""
 
 
 @dataclass(eq=False, slots=True)
@@ -53,6 +63,18 @@ class ResidentRun:
         )
 
 
+class _Unmarked(NamedTuple):
+    handed_out_at: float
+    run: FlowRun
+    step: StepExecution
+
+
+def _mark(run: FlowRun, step: StepExecution) -> Iterator[Transition]:
+    """What writes the hand-out of a step's attempt, if it is still in a worker's hands."""
+    if run.steps.get(step.id) is step and step.phase is Phase.HANDED_OUT:
+        yield Transition(run=run, changes=[PutStep(step, False, False)])
+
+
 class RunTable:
     """Finds, loads, changes and evicts runs.
 
@@ -60,6 +82,7 @@ class RunTable:
         store: Where runs live.
         moment: Reads the clock and makes ids, anew for each decision.
         monotonic: For idle times.
+        call_later: Runs a function after a delay in seconds.
         faults: Kill points around each commit.
         carry_out: Called with each command, in order, once its transition is durable.
         decided: Called with each transition at once, while it is not durable yet.
@@ -72,6 +95,7 @@ class RunTable:
         *,
         moment: Callable[[], Moment],
         monotonic: Callable[[], float],
+        call_later: CallLater,
         faults: Faults,
         carry_out: Callable[[ResidentRun, Command], None],
         decided: Callable[[ResidentRun, Transition], None],
@@ -80,6 +104,7 @@ class RunTable:
         self._store = store
         self._moment = moment
         self._monotonic = monotonic
+        self._call_later = call_later
         self._faults = faults
         self._carry_out = carry_out
         self._decided = decided
@@ -88,6 +113,9 @@ class RunTable:
         self._by_run: dict[tuple[str, str], ResidentRun] = {}
         self._latest: dict[str, ResidentRun] = {}
         self._unrecovered: dict[int, RunSummary] = {}
+        self._unmarked: dict[tuple[int, str], _Unmarked] = {}
+        """Attempts in a worker's hands that the store may not know of, the oldest first."""
+        self._mark_timer: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -164,20 +192,21 @@ class RunTable:
     ) -> None:
         """Stages decisions that must become durable together."""
         to_store = [transition for _, transition in decisions if transition.changes]
+        changes_rows = bool(to_store)
         ticket: Ticket | None = None
-        # Nobody waits for the mark of an attempt that may be repeated.
-        hurried = any(not _is_soft(transition) for transition in to_store)
-        if to_store:
+        if changes_rows:
             self._faults.reach(place + BEFORE, subject)
-            ticket = self._store.stage(*to_store, hurried=hurried)
+            to_store = [each for each in to_store if not self._puts_mark_off(each)]
+        if to_store:
+            ticket = self._store.stage(*to_store)
         for resident, transition in decisions:
             self._touch(resident)
-            if ticket is not None and hurried:
+            if ticket is not None:
                 resident.ticket = ticket
             self._decided(resident, transition)
 
         def carry_out_all() -> None:
-            if ticket is not None:
+            if changes_rows:
                 self._faults.reach(place + AFTER, subject)
             for resident, transition in decisions:
                 for command in transition.commands:
@@ -190,6 +219,49 @@ class RunTable:
             carry_out_all()
         else:
             waits_for.add_callback(carry_out_all)
+
+    def _puts_mark_off(self, transition: Transition) -> bool:
+        """Takes note of a hand-out that need not be written now. False if it must be."""
+        if not isinstance(transition.outcome, HandOut) or transition.outcome.durable_first:
+            return False
+        match transition.changes:
+            case [PutStep(step)]:
+                key = transition.run.key, step.id
+                self._unmarked.pop(key, None)
+                self._unmarked[key] = _Unmarked(self._monotonic(), transition.run, step)
+                if self._mark_timer is None:
+                    self._mark_timer = self._call_later(MARK_AFTER, self._write_marks)
+                return True
+            case _:
+                return False
+
+    def _write_marks(self) -> None:
+        """Writes the hand-outs of attempts that have lasted for a moment."""
+        self._mark_timer = None
+        now = self._monotonic()
+        lasting: list[Transition] = []
+        for key, (handed_out, run, step) in list(self._unmarked.items()):
+            if handed_out + MARK_AFTER > now:
+                delay = handed_out + MARK_AFTER - now
+                self._mark_timer = self._call_later(delay, self._write_marks)
+                break
+            del self._unmarked[key]
+            lasting.extend(_mark(run, step))
+        self._stage_marks(lasting)
+
+    def stop(self) -> None:
+        """Writes all hand-outs that have not been written: those attempts count as lost."""
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
+            self._mark_timer = None
+        lasting = [mark for _, run, step in self._unmarked.values() for mark in _mark(run, step)]
+        self._unmarked.clear()
+        self._stage_marks(lasting)
+
+    def _stage_marks(self, marks: list[Transition]) -> None:
+        if marks:
+            with suppress(StoreFailedError):  # then the engine is stopping anyway
+                self._store.stage(*marks, hurried=False)
 
     # --- recovery and eviction -------------------------------------------------------------------
 
@@ -229,8 +301,3 @@ class RunTable:
         resident.last_used = self._monotonic()
         if resident.run.key in self._by_key:
             self._by_key.move_to_end(resident.run.key)
-
-
-def _is_soft(transition: Transition) -> bool:
-    """Whether losing the transition in a crash would only repeat what may be repeated."""
-    return isinstance(transition.outcome, HandOut) and not transition.outcome.durable_first

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import logging
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from dex_embedded._runtime.call_errors import CallError, CallErrorKind, invalid
@@ -49,9 +50,13 @@ class StreamIdentity:
         return int.from_bytes(raw[:8], "big")
 
     def _digest(self) -> bytes:
-        parts = (self.scope.flow_type, self.scope.stream_name, self.flow_id)
-        text = "".join(f"{len(part)}:{part}" for part in parts)
-        return hashlib.sha256(text.encode()).digest()[:8]
+        return _digest_of(self.scope.flow_type, self.scope.stream_name, self.flow_id)
+
+
+@lru_cache(maxsize=4_096)
+def _digest_of(*parts: str) -> bytes:
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return hashlib.sha256(text.encode()).digest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class StreamLog:
                 f" {MAXIMUM_MESSAGE_BYTES:,}",
             )
         try:
-            _, ticket = self._append(stream, value, source, capacity)
+            _, ticket = self._append(stream, value, source, capacity, hurried=True)
         except StreamCapacityError as error:
             raise CallError(CallErrorKind.RESOURCE_EXHAUSTED, str(error)) from None
         await ticket.wait()
@@ -102,12 +107,13 @@ class StreamLog:
             _LOGGER.warning("flow %s: dropped a message of stream %s", flow_id, stream_name)
             return
         try:
-            self._append(stream, value, f"#{step_execution_id}", capacity)
+            # In no hurry: what a Step writes shortly before its end goes into the commit of that.
+            self._append(stream, value, f"#{step_execution_id}", capacity, hurried=False)
         except StreamCapacityError as error:
             _LOGGER.warning("flow %s: dropped a stream message: %s", flow_id, error)
 
     def _append(
-        self, stream: StreamIdentity, value: bytes, source: str, capacity: int
+        self, stream: StreamIdentity, value: bytes, source: str, capacity: int, *, hurried: bool
     ) -> tuple[int, Ticket]:
         self._faults.reach(STREAM_BEFORE, stream.scope.stream_name)
         message_id, ticket = self._store.append_stream_message(
@@ -117,6 +123,7 @@ class StreamLog:
             source=source,
             created_at=self._clock.wall(),
             capacity=capacity,
+            hurried=hurried,
         )
 
         def made_durable() -> None:

@@ -102,6 +102,7 @@ class GroupCommit:
         self._open: Batch | None = None
         self._open_statements = 0
         self._open_is_hurried = False
+        self._unhurried: asyncio.TimerHandle | None = None
         self._committing: Batch | None = None
         self._next: Batch | None = None
         self._next_statements: list[Statement] = []
@@ -162,7 +163,7 @@ class GroupCommit:
             # The rest of this turn of the loop joins the batch.
             self._loop.call_soon(self._begin_commit)
         else:
-            self._loop.call_later(UNHURRIED_SECONDS, self._begin_commit)
+            self._unhurried = self._loop.call_later(UNHURRIED_SECONDS, self._begin_commit)
 
     def _execute(self, statements: Sequence[Statement]) -> None:
         connection = self._connection
@@ -179,6 +180,10 @@ class GroupCommit:
     def _begin_commit(self) -> None:
         if self._failure is not None or self._open is None or self._committing is not None:
             return
+        if self._unhurried is not None:
+            # Left running, it would cut the wait of a later batch short.
+            self._unhurried.cancel()
+            self._unhurried = None
         self._committing, self._open = self._open, None
         future = self._executor.submit(self._commit, self._checkpoint_wanted)
         self._checkpoint_wanted = False

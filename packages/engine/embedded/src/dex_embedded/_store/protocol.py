@@ -133,12 +133,13 @@ class Store(Protocol):
         source: str,
         created_at: float,
         capacity: int,
+        hurried: bool = True,
     ) -> tuple[int, Ticket]:
         """Append to a stream and trim its scope; returns the message id and the ticket.
 
         A message costs its value, flow id, source and 512 bytes. At 90 % of `capacity` the oldest
         messages of the scope go until 80 % are left, never the new one. Readers see the message
-        once the ticket is durable.
+        once the ticket is durable; `hurried` is that of `stage`.
 
         Raises:
             StreamCapacityError: The message alone does not fit the capacity.

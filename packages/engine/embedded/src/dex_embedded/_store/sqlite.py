@@ -170,8 +170,9 @@ class SqliteStore:
         source: str,
         created_at: float,
         capacity: int,
+        hurried: bool = True,
     ) -> tuple[int, Ticket]:
-        message_id, statements = self._streams.append(
+        message, statements = self._streams.append(
             scope,
             flow_id,
             value=value,
@@ -179,7 +180,9 @@ class SqliteStore:
             created_at=created_at,
             capacity=capacity,
         )
-        return message_id, self._commits.stage(statements)
+        ticket = self._commits.stage(statements, hurried=hurried)
+        ticket.add_callback(lambda: self._streams.made_durable(scope, flow_id, message))
+        return message.id, ticket
 
     def declare_indexes(self, types: Mapping[str, IndexType]) -> Ticket:
         for key, index_type in types.items():
@@ -255,7 +258,7 @@ class SqliteStore:
     def next_stream_message(
         self, scope: StreamScope, flow_id: str, after_id: int
     ) -> StreamMessage | None:
-        return streams.read_next(self._reader, scope, flow_id, after_id)
+        return self._streams.next(scope, flow_id, after_id)
 
     def list_stream_messages(
         self, scope: StreamScope, flow_id: str, before_id: int | None, limit: int

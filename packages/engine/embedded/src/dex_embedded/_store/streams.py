@@ -1,12 +1,14 @@
 """Stream messages: appended, trimmed by capacity, read in order.
 
 The charges of a scope's messages are kept in memory from its first write on (16 bytes a message),
-so trimming names the rows to delete without reading.
+so trimming names the rows to delete without reading. The newest messages are kept as well, since a
+reader that follows a stream asks for each soon after it was written.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,6 +23,11 @@ MESSAGE_OVERHEAD = 512
 TRIM_FROM = 0.9
 TRIM_TO = 0.8
 """A scope filled to the first share of its capacity is trimmed to the second."""
+
+KEPT_BYTES = 8 * 1024 * 1024
+"""Charges of the messages kept in memory, of all streams together."""
+KEPT_MESSAGES = 256
+"""Messages of one stream kept in memory."""
 
 
 def charge_of(value: bytes, flow_id: str, source: str) -> int:
@@ -37,6 +44,11 @@ class _Scope:
     charges: array[int] = field(default_factory=lambda: array("q"))
     head: int = 0
     total: int = 0
+
+    @property
+    def oldest(self) -> int:
+        """The id of the oldest message that has not been trimmed."""
+        return self.ids[self.head]
 
     def add(self, message_id: int, charge: int) -> None:
         self.ids.append(message_id)
@@ -57,8 +69,48 @@ class _Scope:
         return gone
 
 
+class _Tails:
+    """The newest messages of the streams written to last, each stream's without a gap."""
+
+    def __init__(self) -> None:
+        self._tails: OrderedDict[tuple[StreamScope, str], deque[StreamMessage]] = OrderedDict()
+        self._charge = 0
+
+    def add(self, scope: StreamScope, flow_id: str, message: StreamMessage) -> None:
+        key = (scope, flow_id)
+        tail = self._tails.setdefault(key, deque())
+        self._tails.move_to_end(key)
+        tail.append(message)
+        self._charge += charge_of(message.value, flow_id, message.source)
+        if len(tail) > KEPT_MESSAGES:
+            self._forget_first(flow_id, tail)
+        while self._charge > KEPT_BYTES:
+            (_, flow_id), oldest = next(iter(self._tails.items()))
+            self._forget_first(flow_id, oldest)
+            if not oldest:
+                self._tails.popitem(last=False)
+
+    def _forget_first(self, flow_id: str, tail: deque[StreamMessage]) -> None:
+        message = tail.popleft()
+        self._charge -= charge_of(message.value, flow_id, message.source)
+
+    def after(
+        self, scope: StreamScope, flow_id: str, message_id: int
+    ) -> tuple[bool, StreamMessage | None]:
+        """Whether what follows a message is known here, and if so what, or that nothing does."""
+        tail = self._tails.get((scope, flow_id))
+        if not tail or message_id < tail[0].id:
+            return False, None
+        if message_id >= tail[-1].id:
+            return True, None
+        for message in tail:
+            if message.id > message_id:
+                return True, message
+        return False, None
+
+
 class StreamLog:
-    """Builds the statements of stream writes.
+    """Builds the statements of stream writes, and finds the next message for a reader.
 
     Args:
         reader: For committed rows.
@@ -67,6 +119,7 @@ class StreamLog:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._scopes: dict[StreamScope, _Scope] = {}
+        self._tails = _Tails()
         self._last_id = _last_number(reader, "stream_message")
         row = reader.row("SELECT max(scope) FROM stream_scope")
         self._last_scope: int = (row[0] if row is not None else None) or 0
@@ -80,8 +133,8 @@ class StreamLog:
         source: str,
         created_at: float,
         capacity: int,
-    ) -> tuple[int, list[Statement]]:
-        """The id of the new message, and the statements that add it and trim its scope.
+    ) -> tuple[StreamMessage, list[Statement]]:
+        """The new message, and the statements that add it and trim its scope.
 
         Raises:
             StreamCapacityError: The message alone is larger than the capacity.
@@ -111,7 +164,20 @@ class StreamLog:
                 ("DELETE FROM stream_message WHERE id = ?", (gone,))
                 for gone in state.trim(TRIM_TO * capacity)
             )
-        return message_id, statements
+        message = StreamMessage(id=message_id, value=value, source=source, created_at=created_at)
+        return message, statements
+
+    def made_durable(self, scope: StreamScope, flow_id: str, message: StreamMessage) -> None:
+        """The message is on disk, and so readers may see it. Given in the order of writing."""
+        self._tails.add(scope, flow_id, message)
+
+    def next(self, scope: StreamScope, flow_id: str, after_id: int) -> StreamMessage | None:
+        """The oldest retained message of the flow id with an id above `after_id`."""
+        known, message = self._tails.after(scope, flow_id, after_id)
+        # What has been trimmed is passed over; that asks for the table.
+        if known and (message is None or message.id >= self._scopes[scope].oldest):
+            return message
+        return read_next(self._reader, scope, flow_id, after_id)
 
     def _open(self, scope: StreamScope, statements: list[Statement]) -> _Scope:
         key = read_scope(self._reader, scope)
