@@ -336,12 +336,12 @@ def read_places(fault_log: Path) -> list[str]:
         return []
 
 
-def may_hide_refund(place: str, count: int) -> bool:
+def may_hide_refund(place: str) -> bool:
     """Whether a kill at this arrival may hide if the refund ran.
 
-    The Step commits twice: its first heartbeat, before the tool runs, and its result. Before the
-    hand-out nothing has run, and after the second commit the result is known.
+    The Step commits once, its result: what it says before the tool runs has nothing to keep. Before
+    the hand-out nothing has run, and after the commit the result is known.
     """
     name, _, subject = place.partition(":")
-    is_certain = name == "handout.before" or (name == "commit.after" and count > 1)
+    is_certain = name in ("handout.before", "commit.after")
     return subject == "CallSingleAttemptTool" and not is_certain

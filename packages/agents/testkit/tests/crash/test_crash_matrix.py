@@ -110,7 +110,7 @@ async def run_case(crashing: Crashing, case: Case, number: int) -> None:
         striking.cancel()
         driving.cancel()
         await asyncio.gather(striking, driving, return_exceptions=True)
-    may_be_unknown = case.victim == "worker" or may_hide_refund(case.place, case.count)
+    may_be_unknown = case.victim == "worker" or may_hide_refund(case.place)
     await crashing.check(snapshot, may_be_unknown=may_be_unknown)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from store_testing import opened
 
+from dex_embedded._store import streams
 from dex_embedded._store.errors import StreamCapacityError
 from dex_embedded._store.protocol import StreamScope
 from dex_embedded._store.sqlite import SqliteStore
@@ -50,6 +51,47 @@ async def test_messages_are_read_in_order_with_source_and_time(tmp_path: Path) -
         first = store.next_stream_message(SCOPE, "f", 0)
         assert first is not None
         assert (first.source, first.created_at) == ("#A-1", 5.5)
+
+
+async def test_a_reader_gets_the_same_however_much_is_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [b"%d" % number for number in range(6)]
+    async with opened(tmp_path) as store:
+        monkeypatch.setattr(streams, "KEPT_MESSAGES", 2)
+        for value in values:
+            await write(store, value)
+        assert read_all(store) == values
+        # Room for one message of all streams together: the stream written to before leaves.
+        monkeypatch.setattr(streams, "KEPT_BYTES", MESSAGE_OVERHEAD + 50)
+        await write(store, b"other", "g")
+        await write(store, b"last", "f")
+        assert read_all(store, "g") == [b"other"]
+        assert read_all(store) == [*values, b"last"]
+
+
+async def test_a_reader_that_has_everything_is_told_without_a_look_at_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as store:
+        first = await write(store, b"1")
+        second = await write(store, b"2")
+        monkeypatch.setattr(streams, "read_next", None)
+        found = store.next_stream_message(SCOPE, "f", first)
+        assert found is not None
+        assert found.value == b"2"
+        assert store.next_stream_message(SCOPE, "f", second) is None
+
+
+async def test_a_message_is_not_seen_before_it_is_durable(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        first = await write(store, b"1")
+        _, ticket = store.append_stream_message(
+            SCOPE, "f", value=b"2", source="#A-1", created_at=5.5, capacity=PLENTY, hurried=False
+        )
+        assert store.next_stream_message(SCOPE, "f", first) is None
+        await ticket.wait()
+        assert store.next_stream_message(SCOPE, "f", first) is not None
 
 
 async def test_flows_and_scopes_do_not_see_each_other(tmp_path: Path) -> None:
