@@ -28,6 +28,8 @@ from dex_embedded._wire.server import REFUSED, SERVED
 TESTS: Final = Path(__file__).resolve().parent
 SUITE: Final = TESTS / "conformance"
 PAGE: Final = TESTS.parent / "SUPPORT.md"
+ADDRESS: Final = "DEX_CONFORMANCE_ADDRESS"
+"""The environment variable that names an engine to run the suite against."""
 REPORT: Final = "DEX_CONFORMANCE_REPORT"
 """The environment variable that names a file for the outcomes of a run, as JSON."""
 
