@@ -24,8 +24,9 @@ from dex_agents.values import AgentToolCall, ToolCallCompleted
 
 #: Stored bytes that one task loads at most, attributes not counted.
 MAX_LOAD_BYTES: Final = 3_000_000
-#: Stored bytes of the newest messages that a model Step always loads.
-NEWEST_BYTES: Final = 256 * 1024
+#: Stored bytes of the newest messages that a model Step always loads. A worker that lacks no more
+#: needs no task of its own to load them; a warm one pays for them on every call.
+NEWEST_BYTES: Final = 16 * 1024
 #: What a loaded entry costs besides its value: its key, in the task and in the echo of the request.
 KEY_BYTES: Final = 100
 #: Messages in one sealed block of sizes.
