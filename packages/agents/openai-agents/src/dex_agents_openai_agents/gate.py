@@ -11,89 +11,25 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from agents import Agent, AgentHooks, FunctionTool, Model, RunContextWrapper, Tool
-from agents.tool_context import ToolContext
+from agents.sandbox import SandboxAgent
 
+from dex_agents_openai_agents.gate_scope import StepTool, current_scope
+from dex_agents_openai_agents.kinds import is_gate, kind_of
 from dex_agents_openai_agents.model_tap import tap_model
 
 
-@dataclass
-class GateScope:
-    """What the gates of one model Step know.
+def gate_tool(tool: Tool) -> Tool:
+    """Return the gated copy of a tool, which looks the same to the model.
 
-    Attributes:
-        results: What each approved call returns, by call id.
-        is_restoring: Whether calls are still being resolved. Until then a tool that was disabled
-            meanwhile stays in the list, so that its result is not lost.
-        listed: The application's tools by agent and qualified name, as last listed.
+    A gate, and a tool whose calls cannot run as Steps, are returned as they are.
     """
-
-    results: Mapping[str, object] = field(default_factory=dict[str, object])
-    is_restoring: bool = False
-    listed: dict[tuple[str, str], FunctionTool] = field(
-        default_factory=dict[tuple[str, str], FunctionTool]
-    )
-
-
-_scope: ContextVar[GateScope] = ContextVar("dex_agents_gate_scope")
-
-
-@contextmanager
-def gate_scope(scope: GateScope) -> Generator[None]:
-    """Make a scope the one that gates look into; runs started inside inherit it."""
-    token = _scope.set(scope)
-    try:
-        yield
-    finally:
-        _scope.reset(token)
-
-
-class RecordedInvoker:
-    """Stands in for the body of a tool. It cannot reach the real body.
-
-    Attributes:
-        original: The application's tool, for its metadata.
-    """
-
-    def __init__(self, original: FunctionTool) -> None:
-        self.original = original
-
-    async def __call__(self, context: ToolContext[Any], arguments: str) -> object:
-        results = _scope.get().results
-        if context.tool_call_id not in results:
-            raise RuntimeError(
-                f"tool {self.original.name!r} was to run inside a model call; nothing was run"
-            )
-        return results[context.tool_call_id]
-
-
-def gate_tool(tool: FunctionTool) -> FunctionTool:
-    """Return the gated copy of a tool; the model sees the same tool."""
-    if isinstance(tool.on_invoke_tool, RecordedInvoker):
+    kind = kind_of(tool)
+    if kind is None or kind.original(tool) is not None:
         return tool
-    gate = copy.copy(tool)
-    gate.on_invoke_tool = RecordedInvoker(tool)
-    gate.needs_approval = True
-    # Everything that belongs to the body happens in the Step that runs it.
-    gate.is_enabled = True
-    gate.tool_input_guardrails = None
-    gate.tool_output_guardrails = None
-    gate.timeout_seconds = None
-    gate.custom_data_extractor = None
-    return gate
-
-
-def original_tool(tool: Tool) -> FunctionTool | None:
-    """Return the application's tool behind a gate, or `None` for a tool that is no gate."""
-    if isinstance(tool, FunctionTool) and isinstance(tool.on_invoke_tool, RecordedInvoker):
-        return tool.on_invoke_tool.original
-    return None
+    return kind.gate(tool)
 
 
 @functools.cache
@@ -114,23 +50,27 @@ def _gated_class(base: type[Agent[Any]]) -> type[Agent[Any]]:
 async def _gate_listing(
     agent: Agent[Any], listed: list[Tool], run_context: RunContextWrapper[Any]
 ) -> list[Tool]:
-    scope = _scope.get()
+    scope = current_scope()
     tools: list[Tool] = []
     for tool in listed:
-        if not isinstance(tool, FunctionTool):
+        kind = kind_of(tool)
+        # What a sandbox brings works in this one process only, so it cannot run elsewhere.
+        if kind is None or (isinstance(agent, SandboxAgent) and not is_gate(tool)):
             tools.append(tool)
             continue
         gate = gate_tool(tool)
-        original = cast(RecordedInvoker, gate.on_invoke_tool).original
-        scope.listed[agent.name, original.qualified_name] = original
+        original = kind.original(gate)
+        scope.listed[agent.name, kind.policy_name(original)] = original
         if scope.is_restoring or await _is_enabled(original, run_context, agent):
             tools.append(gate)
     return tools
 
 
 async def _is_enabled(
-    tool: FunctionTool, run_context: RunContextWrapper[Any], agent: Agent[Any]
+    tool: StepTool, run_context: RunContextWrapper[Any], agent: Agent[Any]
 ) -> bool:
+    if not isinstance(tool, FunctionTool):
+        return True
     if isinstance(tool.is_enabled, bool):
         return tool.is_enabled
     answer = tool.is_enabled(run_context, agent)
@@ -144,7 +84,7 @@ def gate_agent(agent: Agent[Any]) -> Agent[Any]:
     gated.__class__ = _gated_class(type(agent))
     if isinstance(agent.model, Model):
         gated.model = tap_model(agent.model)
-    gated.tools = [gate_tool(t) if isinstance(t, FunctionTool) else t for t in agent.tools]
+    gated.tools = [gate_tool(tool) for tool in agent.tools]
     if agent.hooks is not None:
         gated.hooks = GatedAgentHooks(agent.hooks)
     return gated
@@ -166,11 +106,11 @@ class GatedAgentHooks(AgentHooks[Any]):
         await self._hooks.on_handoff(context, agent, source)
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Tool) -> None:
-        if original_tool(tool) is None:
+        if not is_gate(tool):
             await self._hooks.on_tool_start(context, agent, tool)
 
     async def on_tool_end(self, context: Any, agent: Any, tool: Tool, result: object) -> None:
-        if original_tool(tool) is None:
+        if not is_gate(tool):
             await self._hooks.on_tool_end(context, agent, tool, result)
 
     async def on_llm_start(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agents import (
     Agent,
@@ -28,9 +28,11 @@ from agents import (
 from agents.sandbox import SandboxAgent
 from agents.tool import ProgrammaticToolCallingTool
 
-from dex_agents import AgentDefinitionError
+from dex_agents import AgentDefinitionError, TurnFailedError
 from dex_agents_openai_agents import _sdk_internals as sdk
 from dex_agents_openai_agents.gate import gate_agent
+from dex_agents_openai_agents.gate_scope import StepTool
+from dex_agents_openai_agents.kinds import kind_of
 
 #: Tools the provider runs inside the model call.
 _HOSTED_TOOLS: Final = (
@@ -51,14 +53,14 @@ class GraphAgent:
     Attributes:
         original: The application's agent; tool Steps use it.
         gated: Its copy; model Steps use it.
-        tools: Its function tools by qualified name, as they stood at construction.
+        tools: Its tools whose calls run as Steps, by policy name, as they stood at construction.
         lists_tools_at_run_time: Whether it may have more tools, from MCP servers or its own
             `get_all_tools`.
     """
 
     original: Agent[Any]
     gated: Agent[Any]
-    tools: dict[str, FunctionTool]
+    tools: dict[str, StepTool]
     lists_tools_at_run_time: bool
 
 
@@ -74,9 +76,24 @@ class AgentGraph:
     start: str
     agents: dict[str, GraphAgent] = field(default_factory=dict[str, GraphAgent])
 
+    def require(self, name: str) -> GraphAgent:
+        """Return an agent that a stored turn names.
+
+        Raises:
+            TurnFailedError: A deploy has removed it.
+        """
+        entry = self.agents.get(name)
+        if entry is None:
+            raise TurnFailedError(
+                f"agent {name!r} runs this turn but is no longer part of the agent graph, which "
+                f"has: {', '.join(sorted(self.agents))}",
+                "AgentMissing",
+            )
+        return entry
+
     @property
     def tool_names(self) -> set[str]:
-        """Qualified names of all function tools known at construction."""
+        """Policy names of all tools that run as Steps and are known at construction."""
         return {name for agent in self.agents.values() for name in agent.tools}
 
     @property
@@ -113,7 +130,7 @@ def build_graph(agent: Agent[Any], *, allow_at_least_once_tools: bool) -> AgentG
         entry = GraphAgent(
             original=current,
             gated=gate_agent(current),
-            tools=_function_tools(current, path, allow_at_least_once_tools),
+            tools=_step_tools(current, path, allow_at_least_once_tools),
             lists_tools_at_run_time=_lists_tools_at_run_time(current),
         )
         copies[id(current)] = graph.agents[current.name] = entry
@@ -138,27 +155,29 @@ def _lists_tools_at_run_time(agent: Agent[Any]) -> bool:
     return bool(agent.mcp_servers) or type(agent).get_all_tools is not Agent.get_all_tools
 
 
-def _function_tools(
+def _step_tools(
     agent: Agent[Any], path: str, allow_at_least_once_tools: bool
-) -> dict[str, FunctionTool]:
+) -> dict[str, StepTool]:
     if isinstance(agent, SandboxAgent) and not allow_at_least_once_tools:
         raise _not_gateable(path, "a sandbox agent brings tools that run inside the model call")
-    tools: dict[str, FunctionTool] = {}
+    tools: dict[str, StepTool] = {}
     for tool in agent.tools:
         tool_path = f"{path} > tool {tool.name!r}"
-        if not isinstance(tool, FunctionTool):
+        kind = kind_of(tool)
+        if kind is None:
             if not allow_at_least_once_tools and not _runs_at_the_provider(tool):
                 raise _not_gateable(
                     tool_path, f"a {type(tool).__name__} runs inside the model call"
                 )
             continue
-        name = tool.qualified_name
+        name = kind.policy_name(tool)
         if name in tools:
             raise AgentDefinitionError(
-                f"{path} has two function tools named {name!r}; the model could not tell them apart"
+                f"{path} has two tools named {name!r}; the model could not tell them apart"
             )
-        _refuse_nested_approvals(tool, tool_path, set())
-        tools[name] = tool
+        if isinstance(tool, FunctionTool):
+            _refuse_nested_approvals(tool, tool_path, set())
+        tools[name] = cast(StepTool, tool)
     return tools
 
 
@@ -204,7 +223,7 @@ def _refuse_nested_approvals(tool: FunctionTool, path: str, seen: set[int]) -> N
 
 def _require_one_meaning_per_tool_name(graph: AgentGraph) -> None:
     """Policies and records name a tool, so one name must mean one tool in the whole graph."""
-    owners: dict[str, tuple[str, FunctionTool]] = {}
+    owners: dict[str, tuple[str, StepTool]] = {}
     for agent_name, entry in graph.agents.items():
         for name, tool in entry.tools.items():
             owner, known = owners.setdefault(name, (agent_name, tool))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from agents import FunctionTool
 
 from dex_agents import AgentDefinitionError, ToolEffect, ToolPolicy
+from dex_agents_openai_agents.gate_scope import StepTool
 from dex_agents_openai_agents.graph import AgentGraph
 
 
@@ -24,14 +25,14 @@ def validate_policies(graph: AgentGraph, tool_policies: Mapping[str, ToolPolicy]
         return
     known = ", ".join(sorted(graph.tool_names)) or "none"
     raise AgentDefinitionError(
-        f"no function tool of the agents {', '.join(sorted(graph.agents))} is named "
+        f"no tool of the agents {', '.join(sorted(graph.agents))} is named "
         f"{', '.join(repr(name) for name in unknown)}; the tools are: {known}"
     )
 
 
-def framework_effect(tool: FunctionTool) -> ToolEffect | None:
+def framework_effect(tool: StepTool) -> ToolEffect | None:
     """Return the effect that an MCP server claims for its tool, or `None` for other tools."""
-    hints = tool.mcp_annotations
+    hints = tool.mcp_annotations if isinstance(tool, FunctionTool) else None
     if hints is None:
         return None
     if _hint(hints, "read_only_hint", "readOnlyHint"):

@@ -49,18 +49,28 @@ class StoredRun:
         """Whether the installed framework can restore the state."""
         return sdk.can_read_state(self.state)
 
-    def unanswered_call_ids(self) -> list[str]:
-        """Return the ids of the turn's calls that have no output yet, in order."""
+    def unanswered_calls(self) -> list[tuple[str, InputItem]]:
+        """Return the ids and items of the turn's calls that have no output yet, in order.
+
+        A provider's question for an approval counts as a call too.
+        """
         answered = {
-            item.get("call_id") for item in self.items if str(item.get("type")).endswith("_output")
-        }
-        return [
-            cast(str, item["call_id"])
+            item.get("call_id") or item.get("approval_request_id")
             for item in self.items
-            if "call_id" in item
-            and not str(item.get("type")).endswith("_output")
-            and item["call_id"] not in answered
-        ]
+            if str(item.get("type")).endswith(("_output", "_approval_response"))
+        }
+        calls: list[tuple[str, InputItem]] = []
+        for item in self.items:
+            kind = str(item.get("type"))
+            call_id = item.get("id") if kind == "mcp_approval_request" else item.get("call_id")
+            is_call = not kind.endswith(("_output", "_approval_response"))
+            if isinstance(call_id, str) and is_call and call_id not in answered:
+                calls.append((call_id, item))
+        return calls
+
+    def unanswered_call_ids(self) -> list[str]:
+        """Return the ids of `unanswered_calls`."""
+        return [call_id for call_id, _ in self.unanswered_calls()]
 
     async def restore(
         self, start: Agent[Any], history: Sequence[InputItem], context: RunContextWrapper[Any]

@@ -6,7 +6,8 @@ from typing import Any
 
 from agents import RunHooks, Tool
 
-from dex_agents_openai_agents.gate import GateScope, original_tool
+from dex_agents_openai_agents.gate_scope import GateScope
+from dex_agents_openai_agents.kinds import is_gate
 
 
 class ModelStepHooks(RunHooks[Any]):
@@ -40,9 +41,9 @@ class ModelStepHooks(RunHooks[Any]):
         await self._hooks.on_llm_end(context, agent, response)
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Tool) -> None:
-        if original_tool(tool) is None:
+        if not is_gate(tool):
             await self._hooks.on_tool_start(context, agent, tool)
 
     async def on_tool_end(self, context: Any, agent: Any, tool: Tool, result: object) -> None:
-        if original_tool(tool) is None:
+        if not is_gate(tool):
             await self._hooks.on_tool_end(context, agent, tool, result)

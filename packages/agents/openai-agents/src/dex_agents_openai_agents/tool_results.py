@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from agents import Agent, FunctionTool
@@ -38,11 +38,13 @@ class CallOrigin:
         agent_name: Agent that asked for it.
         name: Name of the tool without its namespace.
         namespace: Namespace the provider gave with the call, if any.
+        details: What a tool of this kind needs beside its arguments.
     """
 
     agent_name: str
     name: str
     namespace: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def encode(self, **more: object) -> str:
         """Return the payload text, with further fields of the result."""
@@ -53,19 +55,22 @@ class CallOrigin:
         }
         if self.namespace is not None:
             fields["namespace"] = self.namespace
+        if self.details:
+            fields["details"] = self.details
         return json.dumps({**fields, **more}, separators=(",", ":"))
 
     @classmethod
     def of(cls, record: AgentToolCall) -> CallOrigin | None:
         """Read it from a record, or return `None` when the record has none that is readable."""
-        payload = _payload(record)
+        payload = payload_of(record)
         agent_name, name = payload.get("agent"), payload.get("name")
         if not isinstance(agent_name, str) or not isinstance(name, str):
             return None
-        return cls(agent_name, name, payload.get("namespace"))
+        return cls(agent_name, name, payload.get("namespace"), payload.get("details") or {})
 
 
-def _payload(record: AgentToolCall) -> Mapping[str, Any]:
+def payload_of(record: AgentToolCall) -> Mapping[str, Any]:
+    """Return the payload of a record; empty when it has none that is readable."""
     try:
         payload = cast(object, json.loads(record.framework_payload or "null"))
     except ValueError:
@@ -116,23 +121,32 @@ def withheld_result(origin: CallOrigin, guardrail: str) -> ToolExecutionResult:
 
 def withheld_by(record: AgentToolCall) -> str | None:
     """Return the guardrail that refused a recorded output, or `None`."""
-    guardrail = _payload(record).get("withheld")
+    guardrail = payload_of(record).get("withheld")
     return guardrail if isinstance(guardrail, str) else None
 
 
 def is_replaced(record: AgentToolCall) -> bool:
     """Whether a guardrail's text stands in the place of the output, free of the output's schema."""
-    return _payload(record).get("replaced") is True
+    return payload_of(record).get("replaced") is True
 
 
-def model_output(record: AgentToolCall) -> str | list[dict[str, Any]]:
-    """Return what the model gets for a final record, in the form of an input item's `output`."""
+def model_text(record: AgentToolCall) -> str:
+    """Return what the model reads for a final record."""
     if record.status is ToolCallStatus.REJECTED and record.rejection_message:
         return record.rejection_message
-    parts = _payload(record).get("parts")
-    if record.status is ToolCallStatus.SUCCEEDED and isinstance(parts, list):
-        return cast(list[dict[str, Any]], parts)
+    if record.status is ToolCallStatus.FAILED:
+        told = payload_of(record).get("told")
+        if isinstance(told, str):
+            return told
     return describe_tool_call_outcome(record)
+
+
+def recorded_parts(record: AgentToolCall) -> list[dict[str, Any]] | None:
+    """Return the text, image and file parts of a structured output, or `None` for text."""
+    parts = payload_of(record).get("parts")
+    if record.status is not ToolCallStatus.SUCCEEDED or not isinstance(parts, list):
+        return None
+    return cast(list[dict[str, Any]], parts)
 
 
 def decode_result(record: AgentToolCall, owner: Agent[Any], tool: FunctionTool | None) -> object:
@@ -143,7 +157,7 @@ def decode_result(record: AgentToolCall, owner: Agent[Any], tool: FunctionTool |
         owner: Agent of the call.
         tool: The application's tool, if it is known.
     """
-    payload = _payload(record)
+    payload = payload_of(record)
     output = record.output or ""
     parts = payload.get("parts")
     if isinstance(parts, list):

@@ -7,6 +7,7 @@ checks, timeouts, threads for sync tools and structured outputs are those of a p
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -25,13 +26,15 @@ from agents import (
     Runner,
     RunResult,
     Tool,
+    ToolCallOutputItem,
     ToolInputGuardrailTripwireTriggered,
     ToolOutputGuardrailTripwireTriggered,
     Usage,
 )
 from agents.exceptions import ToolTimeoutError
 from agents.tool import default_tool_error_function
-from openai.types.responses import ResponseFunctionToolCall
+from agents.tool_context import ToolContext
+from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
 from dex_agents import (
     DeferredToolExecution,
@@ -40,12 +43,15 @@ from dex_agents import (
     ToolExecutionResult,
 )
 from dex_agents_openai_agents import _sdk_internals as sdk
+from dex_agents_openai_agents import hosted_mcp
 from dex_agents_openai_agents.call_ids import to_model_call_id
 from dex_agents_openai_agents.errors import invalid_arguments_error, unwrap_tool_error
 from dex_agents_openai_agents.execution import current_execution
+from dex_agents_openai_agents.gate_scope import StepTool
 from dex_agents_openai_agents.graph import AgentGraph, GraphAgent
+from dex_agents_openai_agents.kinds import ToolKind, kind_of
 from dex_agents_openai_agents.settings import RunnerSettings
-from dex_agents_openai_agents.tool_results import CallOrigin, encode_result, withheld_result
+from dex_agents_openai_agents.tool_results import CallOrigin, withheld_result
 from dex_agents_openai_agents.usage import UsageMark, usage_since
 
 
@@ -75,12 +81,19 @@ class ToolStep:
         """
         record = self._record
         origin, owner = self._find_owner()
+        if hosted_mcp.server_of(origin) is not None:
+            return hosted_mcp.step_result()
         context = await self._settings.context.build(self._execution.flow_id, record.turn_id)
-        tool = await self._find_tool(owner, context)
-        is_nested = sdk.nested_agent(tool) is not None
+        kind, tool = await self._find_tool(owner, context)
+        is_nested = _is_nested(tool)
+        raised: list[Exception] = []
         try:
             with current_execution(None if is_nested else self._execution):
-                result = await self._run_through_framework(origin, owner, tool, context)
+                result = await self._run_through_framework(
+                    origin, owner, kind.body(tool, raised), kind, tool, context
+                )
+            if raised:
+                raise raised[-1]
         except ToolOutputGuardrailTripwireTriggered as error:
             if is_nested:
                 raise await self._failure(tool, context, error) from error
@@ -88,7 +101,7 @@ class ToolStep:
             return withheld_result(origin, error.guardrail.get_name())
         except Exception as error:
             raise await self._failure(tool, context, error) from error
-        return self._recorded(origin, owner, tool, result)
+        return self._recorded(origin, owner, kind, tool, result)
 
     def _find_owner(self) -> tuple[CallOrigin, GraphAgent]:
         record = self._record
@@ -105,36 +118,38 @@ class ToolStep:
             )
         return origin, owner
 
-    async def _find_tool(self, owner: GraphAgent, context: object) -> FunctionTool:
+    async def _find_tool(
+        self, owner: GraphAgent, context: object
+    ) -> tuple[ToolKind[Any], StepTool]:
         name = self._record.tool_name
-        tool = owner.tools.get(name)
-        if tool is None and owner.lists_tools_at_run_time:
-            listed = await owner.original.get_all_tools(RunContextWrapper(context))
-            tool = next(
-                (t for t in listed if isinstance(t, FunctionTool) and t.qualified_name == name),
-                None,
-            )
-        if tool is None:
-            raise ToolExecutionError(
-                f"Tool {name} was not run: it is no longer a tool of agent {owner.original.name!r}."
-            )
-        return tool
+        tools: list[Any] = [owner.tools[name]] if name in owner.tools else []
+        if not tools and owner.lists_tools_at_run_time:
+            tools = list(await owner.original.get_all_tools(RunContextWrapper(context)))
+        for tool in tools:
+            kind = kind_of(tool)
+            if kind is not None and kind.policy_name(tool) == name:
+                return kind, tool
+        raise ToolExecutionError(
+            f"Tool {name} was not run: it is no longer a tool of agent {owner.original.name!r}."
+        )
 
     async def _run_through_framework(
-        self, origin: CallOrigin, owner: GraphAgent, tool: FunctionTool, context: object
+        self,
+        origin: CallOrigin,
+        owner: GraphAgent,
+        body: Tool,
+        kind: ToolKind[Any],
+        tool: StepTool,
+        context: object,
     ) -> RunResult:
         settings, record = self._settings, self._record
         turn = (self._execution.flow_id, record.turn_id)
-        namespace = None if tool.defer_loading else origin.namespace
-        call = ResponseFunctionToolCall(
-            type="function_call",
-            call_id=to_model_call_id(record.tool_call_id),
-            name=origin.name,
-            arguments=record.arguments,
-            namespace=namespace,
-        )
+        if getattr(tool, "defer_loading", False):
+            # Such a call names a namespace that the provider made up.
+            origin = dataclasses.replace(origin, namespace=None)
+        call_id = to_model_call_id(record.tool_call_id)
         probe = copy.copy(owner.original)
-        probe.tools = [_body_of(tool)]
+        probe.tools = [body]
         probe.handoffs = []
         probe.mcp_servers = []
         probe.input_guardrails = []
@@ -142,7 +157,7 @@ class ToolStep:
         probe.instructions = None
         probe.prompt = None
         probe.output_type = None
-        probe.model = _RecordedCall(call)
+        probe.model = _RecordedCall(kind.replay(call_id, origin, record.arguments))
         probe.model_settings = ModelSettings()
         probe.tool_use_behavior = "stop_on_first_tool"
         probe.hooks = _ToolHooks(
@@ -153,27 +168,30 @@ class ToolStep:
             "",
             context=cast(Any, context),
             run_config=settings.tool_run_config(*turn),
-            max_turns=1,
+            max_turns=kind.max_turns,
         )
 
     def _recorded(
-        self, origin: CallOrigin, owner: GraphAgent, tool: FunctionTool, result: RunResult
+        self,
+        origin: CallOrigin,
+        owner: GraphAgent,
+        kind: ToolKind[Any],
+        tool: StepTool,
+        result: RunResult,
     ) -> ToolExecutionResult:
         if result.interruptions:
             raise ToolExecutionError(
                 f"Tool {self._record.tool_name} stopped: something inside it waits for an "
                 "approval, which a tool cannot ask for."
             )
-        item = next(item for item in result.new_items if item.type == "tool_call_output_item")
-        output = cast("dict[str, Any]", item.raw_item)["output"]
+        item = next(item for item in result.new_items if isinstance(item, ToolCallOutputItem))
         if _rejected(result.tool_input_guardrail_results):
-            raise ToolExecutionError(str(output))
-        recorded = encode_result(
+            raise ToolExecutionError(str(item.output))
+        recorded = kind.result(
             origin,
             owner.original,
             tool,
-            output=output,
-            value=item.output,
+            item,
             is_replaced=_rejected(result.tool_output_guardrail_results),
         )
         usage = usage_since(UsageMark(), result.context_wrapper.usage)
@@ -212,19 +230,6 @@ class ToolStep:
         return error
 
 
-def _body_of(tool: FunctionTool) -> FunctionTool:
-    """Return a copy of the application's tool that runs at once and raises what goes wrong."""
-    body = sdk.without_failure_formatter(copy.copy(tool))
-    body.needs_approval = False
-    body.is_enabled = True
-    # The recorded call comes from no search and no program, whatever the first one came from.
-    body.defer_loading = False
-    body.allowed_callers = None
-    if body.timeout_seconds is not None:
-        body.timeout_behavior = "raise_exception"
-    return body
-
-
 def _without_own_tool_list(probe: Agent[Any]) -> Agent[Any]:
     """Make sure that the run sees the one tool, also for an agent that lists its tools itself."""
     if type(probe).get_all_tools is not Agent.get_all_tools:
@@ -233,21 +238,35 @@ def _without_own_tool_list(probe: Agent[Any]) -> Agent[Any]:
     return probe
 
 
+def _is_nested(tool: StepTool) -> bool:
+    return isinstance(tool, FunctionTool) and sdk.nested_agent(tool) is not None
+
+
 def _rejected(results: list[Any]) -> bool:
     return any(result.output.behavior["type"] == "reject_content" for result in results)
 
 
 class _RecordedCall(Model):
-    """A model that asks for one recorded call."""
+    """A model that asks for one recorded call and then has nothing more to say."""
 
-    def __init__(self, call: ResponseFunctionToolCall) -> None:
-        self._call = call
+    def __init__(self, call: Any) -> None:
+        self._outputs = [call]
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
-        return ModelResponse(output=[self._call], usage=Usage(), response_id=None)
+        output = self._outputs.pop() if self._outputs else _NOTHING_MORE
+        return ModelResponse(output=[output], usage=Usage(), response_id=None)
 
     def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         raise NotImplementedError("a recorded call is not streamed")
+
+
+_NOTHING_MORE = ResponseOutputMessage(
+    type="message",
+    id="msg_recorded",
+    role="assistant",
+    status="completed",
+    content=[ResponseOutputText(type="output_text", text="", annotations=[])],
+)
 
 
 class _ToolHooks(AgentHooks[Any]):
@@ -257,7 +276,7 @@ class _ToolHooks(AgentHooks[Any]):
         self,
         owner: Agent[Any],
         run_hooks: RunHooks[Any] | None,
-        tool: FunctionTool,
+        tool: StepTool,
         run_config: RunConfig,
     ) -> None:
         self._owner = owner
@@ -266,8 +285,9 @@ class _ToolHooks(AgentHooks[Any]):
         self._run_config = run_config
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Tool) -> None:
-        # An agent inside the tool inherits this configuration: it needs the real model.
-        context.run_config = self._run_config
+        if isinstance(context, ToolContext):
+            # An agent inside the tool inherits this configuration: it needs the real model.
+            context.run_config = self._run_config
         if self._run_hooks is not None:
             await self._run_hooks.on_tool_start(context, self._owner, self._tool)
         if self._owner.hooks is not None:

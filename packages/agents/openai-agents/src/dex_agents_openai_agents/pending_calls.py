@@ -1,0 +1,267 @@
+"""Calls that wait for the session: out of a model Step with the request, back in with the record."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from agents import RunContextWrapper, RunResultStreaming, ToolApprovalItem
+
+from dex_agents import (
+    AgentToolCall,
+    AgentTurnContext,
+    DeferredToolCall,
+    ToolCallStatus,
+    TurnFailedError,
+)
+from dex_agents_openai_agents import hosted_mcp
+from dex_agents_openai_agents.call_ids import to_session_call_id
+from dex_agents_openai_agents.gate_scope import GateScope, StepTool
+from dex_agents_openai_agents.graph import AgentGraph
+from dex_agents_openai_agents.history import InputItem
+from dex_agents_openai_agents.kinds import ToolKind, kind_of, kind_of_call
+from dex_agents_openai_agents.kinds.base import value_field
+from dex_agents_openai_agents.policies import framework_effect
+from dex_agents_openai_agents.run_state import StoredRun
+from dex_agents_openai_agents.settings import RunnerSettings
+from dex_agents_openai_agents.tool_results import CallOrigin, is_replaced, model_text, withheld_by
+
+
+class PendingCalls:
+    """The calls of one model Step that a session has run, or is to run.
+
+    Args:
+        settings: Of the runner.
+        graph: Of the runner.
+        turn: From the session.
+        scope: Of the Step; receives what the gates return.
+    """
+
+    def __init__(
+        self,
+        settings: RunnerSettings,
+        graph: AgentGraph,
+        turn: AgentTurnContext,
+        scope: GateScope,
+    ) -> None:
+        self._settings = settings
+        self._graph = graph
+        self._turn = turn
+        self._scope = scope
+
+    # --- before the model call: records become results ---------------------------------------
+
+    def refuse_withheld_output(self) -> None:
+        """Fail the turn if a guardrail refused what a tool returned.
+
+        Raises:
+            TurnFailedError: It did.
+        """
+        for record in self._turn.tool_calls.values():
+            guardrail = withheld_by(record)
+            if guardrail is not None:
+                raise TurnFailedError(
+                    f"the tool output guardrail {guardrail!r} refused the output of "
+                    f"{record.tool_name!r}; the tool has run",
+                    "ToolOutputGuardrailTripwireTriggered",
+                )
+
+    def require_tools(self, stored: StoredRun) -> None:
+        """Check that every called tool is still there.
+
+        Raises:
+            TurnFailedError: One is gone.
+        """
+        for call_id in stored.unanswered_call_ids():
+            record = self._record(call_id)
+            origin = CallOrigin.of(record) if record is not None else None
+            if record is None or origin is None:
+                continue
+            owner = self._graph.require(origin.agent_name)
+            server = hosted_mcp.server_of(origin)
+            is_there = (
+                record.tool_name in owner.tools or owner.lists_tools_at_run_time
+                if server is None
+                else server in hosted_mcp.server_labels(owner.original)
+            )
+            if not is_there:
+                raise TurnFailedError(
+                    f"tool {record.tool_name!r} was called in this turn but is no longer a tool of "
+                    f"agent {origin.agent_name!r}; the call is {record.status}",
+                    "ToolMissing",
+                )
+
+    def settle(self, pending: list[ToolApprovalItem], context: RunContextWrapper[Any]) -> None:
+        """Decide every pending call by its record.
+
+        The decisions go to the context itself: `RunState.approve` compares each call with all
+        others, which takes seconds for 80 parallel calls.
+
+        Raises:
+            TurnFailedError: A call has no final record.
+        """
+        results: dict[str, object] = {}
+        for item in pending:
+            call_id = item.call_id or ""
+            record = self._record(call_id)
+            if record is None and _is_decided(item, context):
+                continue
+            if record is None or not record.status.is_final:
+                raise TurnFailedError(
+                    f"the tool call {call_id!r} has no final result, so the turn cannot go on",
+                    "ToolResultMissing",
+                )
+            if hosted_mcp.is_request(item):
+                hosted_mcp.settle(record, item, context)
+                continue
+            recorded = self._recorded(item, record)
+            if recorded is not None:
+                results[call_id] = recorded
+                context.approve_tool(item)
+            else:
+                # A rejection carries any text to the model, also past a declared output type.
+                is_plain = record.status is ToolCallStatus.REJECTED
+                text = record.rejection_message if is_plain else model_text(record)
+                context.reject_tool(item, rejection_message=text)
+        self._scope.results = results
+
+    def _recorded(self, item: ToolApprovalItem, record: AgentToolCall) -> object | None:
+        """Return what the gate of a call gives back, or `None` for a call to reject."""
+        owner = self._graph.require(item.agent.name)
+        kind, tool = self._tool(item)
+        if record.status is ToolCallStatus.SUCCEEDED and not is_replaced(record):
+            return kind.recorded(record, owner.original, tool)
+        if record.status is ToolCallStatus.FAILED:
+            return kind.failed(model_text(record))
+        return None
+
+    def replayed_outputs(self, stored: StoredRun) -> list[InputItem]:
+        """Return the outputs of the turn's open calls as items, without the framework's help."""
+        outputs: list[InputItem] = []
+        for call_id, call in stored.unanswered_calls():
+            record = self._record(call_id)
+            if record is None:
+                continue
+            if call.get("type") == hosted_mcp.REQUEST_TYPE:
+                outputs.append(hosted_mcp.response_item(call_id, record))
+                continue
+            kind = kind_of_call(call.get("type"))
+            if kind is not None:
+                output = kind.output_item(call_id, record, model_text(record))
+                caller = call.get("caller")
+                outputs.append(output if caller is None else {**output, "caller": caller})
+        return outputs
+
+    def _record(self, call_id: str) -> AgentToolCall | None:
+        return self._turn.recorded_tool_call(to_session_call_id(call_id))
+
+    # --- after the model call: requests become calls of the session ---------------------------
+
+    async def defer(self, result: RunResultStreaming) -> tuple[DeferredToolCall, ...]:
+        """Return the calls that the session is to run, in model order.
+
+        A call that the application's `on_approval` refuses is decided here and is not among them.
+
+        Raises:
+            TurnFailedError: A call waits for something a session cannot give.
+        """
+        order = {
+            value_field(output, "call_id") or value_field(output, "id"): position
+            for position, output in enumerate(result.raw_responses[-1].output)
+        }
+        # The framework lists pending calls by kind of tool, the session wants model order.
+        pending = sorted(result.interruptions, key=lambda item: order.get(item.call_id, len(order)))
+        calls = [await self._defer(result.context_wrapper, item) for item in pending]
+        return tuple(call for call in calls if call is not None)
+
+    async def _defer(
+        self, context: RunContextWrapper[Any], item: ToolApprovalItem
+    ) -> DeferredToolCall | None:
+        call_id = to_session_call_id(item.call_id or "")
+        if hosted_mcp.is_request(item):
+            name = hosted_mcp.policy_name(item)
+            return DeferredToolCall(
+                tool_call_id=call_id,
+                tool_name=name,
+                arguments=item.arguments or "",
+                policy=self._turn.resolve_tool_policy(name),
+                requires_approval=True,
+                framework_payload=hosted_mcp.origin(item).encode(),
+            )
+        kind, tool = self._tool(item)
+        is_needed = await self._needs_approval(kind, tool, context, item)
+        decision = await self._decision(kind, tool, context, item) if is_needed else {}
+        if decision.get("approve") is False:
+            reason = decision.get("reason")
+            context.reject_tool(
+                item, rejection_message=reason if isinstance(reason, str) and reason else None
+            )
+            return None
+        name = kind.policy_name(tool)
+        effect = framework_effect(tool) if self._settings.trust_mcp_hints else None
+        origin = CallOrigin(
+            item.agent.name, tool.name, item.tool_namespace, kind.details(item)
+        )
+        return DeferredToolCall(
+            tool_call_id=call_id,
+            tool_name=name,
+            arguments=kind.arguments(item),
+            policy=self._turn.resolve_tool_policy(name, effect),
+            requires_approval=(is_needed and decision.get("approve") is not True) or None,
+            framework_payload=origin.encode(),
+        )
+
+    def _tool(self, item: ToolApprovalItem) -> tuple[ToolKind[Any], StepTool]:
+        name = item.qualified_name or ""
+        tool = self._scope.listed.get((item.agent.name, name))
+        kind = kind_of(tool) if tool is not None else None
+        if tool is None or kind is None:
+            raise TurnFailedError(
+                f"the call of {name!r} by agent {item.agent.name!r} waits for an approval that a "
+                "session cannot give: its tool does not run as a Step",
+                "ApprovalNotSupported",
+            )
+        return kind, tool
+
+    async def _needs_approval(
+        self,
+        kind: ToolKind[Any],
+        tool: StepTool,
+        context: RunContextWrapper[Any],
+        item: ToolApprovalItem,
+    ) -> bool:
+        try:
+            return await kind.needs_approval(tool, context, item)
+        except Exception:
+            # The call is paid for and the rule is broken: a person decides.
+            return True
+
+    async def _decision(
+        self,
+        kind: ToolKind[Any],
+        tool: StepTool,
+        context: RunContextWrapper[Any],
+        item: ToolApprovalItem,
+    ) -> Mapping[str, Any]:
+        """Return what the application itself decides about a call that needs approval."""
+        decide = cast("Callable[..., Any] | None", kind.on_approval(tool))
+        if decide is None:
+            return {}
+        try:
+            decision = decide(context, item)
+            decision = await decision if inspect.isawaitable(decision) else decision
+        except Exception:
+            return {}
+        return cast("Mapping[str, Any]", decision) if isinstance(decision, Mapping) else {}
+
+
+def _is_decided(item: ToolApprovalItem, context: RunContextWrapper[Any]) -> bool:
+    status = context.get_approval_status(
+        item.tool_name or "",
+        item.call_id or "",
+        tool_namespace=item.tool_namespace,
+        existing_pending=item,
+        tool_lookup_key=item.tool_lookup_key,
+    )
+    return status is not None
