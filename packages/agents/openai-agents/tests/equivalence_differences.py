@@ -15,9 +15,6 @@ from typing import Any
 from equivalence_plans import AgentPlan, Plan, Said
 from equivalence_runs import Trace
 
-_PREFIX = "The tool call failed: "
-_SDK_SENTENCE = "An error occurred while running the tool. Please try again."
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -119,26 +116,6 @@ def _calls(*said: Said, **agent: Any) -> Plan:
     )
 
 
-def _failed(plain: str, tool: str | None = None) -> Callable[[Difference, Plan], bool]:
-    def explains(difference: Difference, plan: Plan) -> bool:
-        called = plan.tools_called.get(difference.call_id)
-        return (
-            (tool is None or called == tool)
-            and difference.plain == plain
-            and str(difference.durable).startswith(_PREFIX)
-        )
-
-    return explains
-
-
-def _bad_arguments(difference: Difference, plan: Plan) -> bool:
-    called = plan.tools_called.get(difference.call_id)
-    return (
-        difference.durable == f"{_PREFIX}Invalid JSON input for tool {called}"
-        and difference.plain in (_SDK_SENTENCE, "sorry, ModelBehaviorError")
-    )
-
-
 def _unknown_first(difference: Difference, plan: Plan) -> bool:
     unknown = {call_id for call_id, name in plan.tools_called.items() if name == "nope"}
 
@@ -169,35 +146,6 @@ def _free_calls_first(difference: Difference, plan: Plan) -> bool:
 
 
 DOCUMENTED: tuple[Documented, ...] = (
-    Documented(
-        "a tool that raises",
-        "output",
-        "the session tries a read three times and then tells the model what was raised; the "
-        "framework has one fixed sentence, for which there would be no retry",
-        _failed(_SDK_SENTENCE, "fails"),
-        _calls(Said("call", "{}", "c1", "fails")),
-    ),
-    Documented(
-        "a tool with its own text for failures",
-        "output",
-        "the call is recorded as failed, and the model reads that it failed before it reads why",
-        _failed("sorry, ValueError", "fails_politely"),
-        _calls(Said("call", "{}", "c1", "fails_politely")),
-    ),
-    Documented(
-        "arguments that do not fit",
-        "output",
-        "the call is recorded as failed with the name of the tool, without running it",
-        _bad_arguments,
-        _calls(Said("call", "{", "c1", "echo")),
-    ),
-    Documented(
-        "an input guardrail that refuses a call",
-        "output",
-        "the call is recorded as failed, and the model reads that it failed before it reads why",
-        _failed("refused", "checked"),
-        _calls(Said("call", '{"x":"bad"}', "c1", "checked")),
-    ),
     Documented(
         "an unknown tool beside a known one",
         "order",

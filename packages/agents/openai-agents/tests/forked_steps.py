@@ -149,7 +149,7 @@ def _portable(error: Exception) -> Exception:
         case ModelError():
             return ModelError(error.message, error.error_type)
         case ToolExecutionError():
-            return ToolExecutionError(error.message)
+            return ToolExecutionError(error.message, framework_payload=error.framework_payload)
         case _:
             return OtherError(f"{type(error).__name__}: {error}")
 

@@ -211,7 +211,12 @@ class SteppedSession:
             try:
                 result = await self.make_runner().execute_deferred_tool_call(execution)
             except ToolExecutionError as failure:
-                return replace(record, status=ToolCallStatus.FAILED, error=failure.message)
+                return replace(
+                    record,
+                    status=ToolCallStatus.FAILED,
+                    error=failure.message,
+                    framework_payload=failure.framework_payload or record.framework_payload,
+                )
             except Exception as failure:
                 error = f"{type(failure).__name__}: {failure}"
                 continue

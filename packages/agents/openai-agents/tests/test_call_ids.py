@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dex_agents_openai_agents.call_ids import (
@@ -34,6 +34,7 @@ TURNS = st.lists(st.lists(IDS, max_size=4, unique=True), max_size=6)
 
 
 @given(TURNS, st.sets(IDS))
+@example([["c1", "c1_turn-1"]], {"c1"})
 def test_after_rendering_no_two_turns_share_an_id(turns: list[list[str]], taken: set[str]) -> None:
     items = [
         (

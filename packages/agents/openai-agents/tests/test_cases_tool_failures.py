@@ -82,6 +82,24 @@ async def test_case_26_a_tools_own_error_text_reaches_the_model_after_the_last_a
     assert turn.records["c1"].error == "sorry, ValueError"
 
 
+async def test_case_26_a_formatter_of_the_run_writes_the_text_as_in_a_plain_run() -> None:
+    def fail() -> str:
+        """Fail."""
+        raise ValueError("what went wrong")
+
+    def explain(failure: Any) -> str:
+        return f"{failure.kind} of {failure.tool_name} ({failure.call_id}): {failure.error}"
+
+    config = RunConfig(tool_error_formatter=explain)
+    steps = [response(call("fail", "c1")), response(says("done"))]
+    plain_model, model = script(*steps), script(*steps)
+    tool = function_tool(fail)
+    await Runner.run(Agent(name="A", model=plain_model, tools=[tool]), "go", run_config=config)
+    await session_of(Agent(name="A", model=model, tools=[tool]), run_config=config).turn("go")
+    assert outputs(model.calls[1].input) == ["tool_exception of fail (c1): what went wrong"]
+    assert outputs(model.calls[1].input) == outputs(plain_model.calls[1].input)
+
+
 @pytest.mark.parametrize("formatter", ["default", None])
 async def test_case_26_a_read_without_an_own_text_is_failed_by_the_session(formatter: Any) -> None:
     def fail() -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from agents import (
     Agent,
-    HostedMCPTool,
     Runner,
     function_tool,
     handoff,
@@ -18,8 +17,6 @@ from agents import (
 )
 from agents.testing import ModelStep
 from agents.tracing import TracingProcessor
-from openai.types.responses import ResponseCompletedEvent
-from openai.types.responses.response_output_item import McpApprovalRequest
 from stepped_session import (
     SteppedSession,
     assert_every_call_has_one_output,
@@ -146,46 +143,6 @@ async def test_a_model_that_streams_nothing_at_all_may_be_tried_again() -> None:
 
     turn = await session_of(Agent(name="A", model=script(ModelStep.stream(nothing)))).turn("go")
     assert isinstance(turn.outcome, ModelError)
-
-
-async def test_an_approval_of_a_hosted_tool_ends_the_turn_with_words() -> None:
-    request = McpApprovalRequest(
-        id="mcpr_1", type="mcp_approval_request", server_label="s", name="drop", arguments="{}"
-    )
-    model = script(ModelStep(output=[request], stream_events=whole_response(request)))
-    tool = HostedMCPTool(
-        tool_config={
-            "type": "mcp",
-            "server_label": "s",
-            "server_url": "https://mcp.invalid",
-            "require_approval": "always",
-        }
-    )
-    turn = await session_of(Agent(name="A", model=model, tools=[tool])).turn("go")
-    assert turn.failure.error_type == "ApprovalNotSupported"
-    assert "'drop'" in turn.failure.message
-
-
-def whole_response(*output: Any) -> list[Any]:
-    """A stream that brings a response in one piece."""
-    return [
-        ResponseCompletedEvent.model_validate(
-            {
-                "type": "response.completed",
-                "sequence_number": 0,
-                "response": {
-                    "id": "r",
-                    "created_at": 0,
-                    "model": "m",
-                    "object": "response",
-                    "output": [item.model_dump() for item in output],
-                    "tool_choice": "auto",
-                    "tools": [],
-                    "parallel_tool_calls": True,
-                },
-            }
-        )
-    ]
 
 
 class SpanLog(TracingProcessor):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from agents import Agent, FunctionTool, RunContextWrapper, Runner, RunState, function_tool, handoff
 from agents.tool import default_tool_error_function
+from agents.tool_context import ToolContext
 from pydantic import BaseModel
 from stepped_session import call, response, says, script
 
@@ -67,6 +68,19 @@ def test_only_the_applications_own_failure_text_counts_as_such() -> None:
     assert sdk.custom_failure_formatter(function_tool(body, failure_error_function=text)) is text
     nested = Agent(name="1").as_tool("x", "y")
     assert sdk.custom_failure_formatter(nested) is default_tool_error_function
+
+
+async def test_the_text_of_a_plain_run_for_a_failure_can_be_asked() -> None:
+    def body() -> str:
+        """Fail."""
+        return ""
+
+    context = ToolContext[Any](None, tool_name="body", tool_call_id="c", tool_arguments="{}")
+    silent = function_tool(body, failure_error_function=None)
+    assert await sdk.failure_text(silent, context, ValueError("x")) is None
+    sentence = await sdk.failure_text(function_tool(body), context, ValueError("secret"))
+    assert sentence is not None
+    assert "secret" not in sentence
 
 
 async def test_without_a_formatter_a_tool_raises() -> None:

@@ -15,7 +15,12 @@ from typing import Any, Final, cast
 
 from agents import Agent, FunctionTool, Handoff, Model, RunContextWrapper
 from agents.run_state import SUPPORTED_SCHEMA_VERSIONS
-from agents.tool import ToolErrorFunction, set_function_tool_failure_error_function
+from agents.tool import (
+    ToolErrorFunction,
+    maybe_invoke_function_tool_failure_error_function,
+    set_function_tool_failure_error_function,
+)
+from agents.tool_context import ToolContext
 from agents.util._approvals import evaluate_function_tool_approval
 from pydantic import TypeAdapter
 
@@ -77,6 +82,15 @@ def custom_failure_formatter(tool: FunctionTool) -> ToolErrorFunction | None:
     if tool._use_default_failure_error_function:
         return None
     return tool._failure_error_function
+
+
+async def failure_text(
+    tool: FunctionTool, context: ToolContext[Any], error: Exception
+) -> str | None:
+    """What a plain run tells the model about an exception, or `None` where it ends with it."""
+    return await maybe_invoke_function_tool_failure_error_function(
+        function_tool=tool, context=context, error=error
+    )
 
 
 async def clean_up_model(model: Model, owner: object) -> None:

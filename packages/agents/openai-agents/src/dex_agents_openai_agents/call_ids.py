@@ -43,9 +43,10 @@ def with_unique_call_ids(
     rendered: list[Sequence[dict[str, Any]]] = []
     for turn_id, items in reversed(turns):
         own = call_ids_of(items)
-        renames = {
-            call_id: _renamed(call_id, turn_id, used) for call_id in sorted(own) if call_id in used
-        }
+        renames: dict[str, str] = {}
+        for call_id in sorted(own & used):
+            # A new id may collide with one that the same turn has, or was just given.
+            renames[call_id] = _renamed(call_id, turn_id, used | own | set(renames.values()))
         used |= own | set(renames.values())
         rendered.append([_rename(item, renames) for item in items] if renames else items)
     return [item for items in reversed(rendered) for item in items]

@@ -11,13 +11,13 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from typing import Any
+from typing import Any, cast
 
 from agents import Agent, AgentHooks, FunctionTool, Model, RunContextWrapper, Tool
 from agents.sandbox import SandboxAgent
 
+from dex_agents_openai_agents._kinds import is_gate, kind_of
 from dex_agents_openai_agents.gate_scope import StepTool, current_scope
-from dex_agents_openai_agents.kinds import is_gate, kind_of
 from dex_agents_openai_agents.model_tap import tap_model
 
 
@@ -59,7 +59,7 @@ async def _gate_listing(
             tools.append(tool)
             continue
         gate = gate_tool(tool)
-        original = kind.original(gate)
+        original = cast(StepTool, kind.original(gate))
         scope.listed[agent.name, kind.policy_name(original)] = original
         if scope.is_restoring or await _is_enabled(original, run_context, agent):
             tools.append(gate)

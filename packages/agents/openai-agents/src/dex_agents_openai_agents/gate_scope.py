@@ -30,9 +30,7 @@ class GateScope:
 
     results: Mapping[str, object] = field(default_factory=dict[str, object])
     is_restoring: bool = False
-    listed: dict[tuple[str, str], StepTool] = field(
-        default_factory=dict[tuple[str, str], StepTool]
-    )
+    listed: dict[tuple[str, str], StepTool] = field(default_factory=dict[tuple[str, str], StepTool])
 
 
 class RecordedFailure(Exception):

@@ -30,9 +30,9 @@ from agents.tool import ProgrammaticToolCallingTool
 
 from dex_agents import AgentDefinitionError, TurnFailedError
 from dex_agents_openai_agents import _sdk_internals as sdk
+from dex_agents_openai_agents._kinds import kind_of
 from dex_agents_openai_agents.gate import gate_agent
 from dex_agents_openai_agents.gate_scope import StepTool
-from dex_agents_openai_agents.kinds import kind_of
 
 #: Tools the provider runs inside the model call.
 _HOSTED_TOOLS: Final = (

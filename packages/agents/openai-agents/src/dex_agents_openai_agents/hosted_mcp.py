@@ -11,7 +11,7 @@ from typing import Any, Final
 from agents import Agent, HostedMCPTool, RunContextWrapper, ToolApprovalItem
 
 from dex_agents import AgentToolCall, ToolCallStatus, ToolExecutionResult
-from dex_agents_openai_agents.kinds.base import raw_field
+from dex_agents_openai_agents._kinds.base import raw_field
 from dex_agents_openai_agents.tool_results import CallOrigin
 
 REQUEST_TYPE: Final = "mcp_approval_request"
@@ -57,9 +57,7 @@ def is_approved(record: AgentToolCall) -> bool:
     return record.status in (ToolCallStatus.SUCCEEDED, ToolCallStatus.OUTCOME_UNKNOWN)
 
 
-def settle(
-    record: AgentToolCall, item: ToolApprovalItem, context: RunContextWrapper[Any]
-) -> None:
+def settle(record: AgentToolCall, item: ToolApprovalItem, context: RunContextWrapper[Any]) -> None:
     """Give the answer to the framework."""
     if is_approved(record):
         context.approve_tool(item)

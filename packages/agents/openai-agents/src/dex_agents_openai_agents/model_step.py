@@ -25,7 +25,6 @@ from dex_agents import (
     ToolCallsRequested,
     TurnCompleted,
     TurnContinues,
-    TurnFailedError,
 )
 from dex_agents_openai_agents import _sdk_internals as sdk
 from dex_agents_openai_agents.call_ids import call_ids_of
@@ -178,9 +177,7 @@ class ModelStep:
         outputs = self._pending.replayed_outputs(stored)
         answered = {item.get("call_id") or item.get("approval_request_id") for item in outputs}
         # A handoff that waited beside a tool call is forgotten: its call has no output.
-        forgotten = [
-            item for call_id, item in stored.unanswered_calls() if call_id not in answered
-        ]
+        forgotten = [item for call_id, item in stored.unanswered_calls() if call_id not in answered]
         replayed = (*(item for item in stored.items if item not in forgotten), *outputs)
         limit = self._settings.max_turns
         items = [*history, *replayed]

@@ -1,10 +1,10 @@
-"""Calls that wait for the session: out of a model Step with the request, back in with the record."""
+"""Calls that wait for the session: out of a model Step as requests, back in as records."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 from agents import RunContextWrapper, RunResultStreaming, ToolApprovalItem
 
@@ -16,16 +16,18 @@ from dex_agents import (
     TurnFailedError,
 )
 from dex_agents_openai_agents import hosted_mcp
+from dex_agents_openai_agents._kinds import ToolKind, kind_of, kind_of_call
+from dex_agents_openai_agents._kinds.base import raw_field, value_field
 from dex_agents_openai_agents.call_ids import to_session_call_id
 from dex_agents_openai_agents.gate_scope import GateScope, StepTool
 from dex_agents_openai_agents.graph import AgentGraph
 from dex_agents_openai_agents.history import InputItem
-from dex_agents_openai_agents.kinds import ToolKind, kind_of, kind_of_call
-from dex_agents_openai_agents.kinds.base import value_field
 from dex_agents_openai_agents.policies import framework_effect
 from dex_agents_openai_agents.run_state import StoredRun
 from dex_agents_openai_agents.settings import RunnerSettings
 from dex_agents_openai_agents.tool_results import CallOrigin, is_replaced, model_text, withheld_by
+
+_NO_DECISION: Final[Mapping[str, Any]] = {}
 
 
 class PendingCalls:
@@ -129,7 +131,11 @@ class PendingCalls:
     def _recorded(self, item: ToolApprovalItem, record: AgentToolCall) -> object | None:
         """Return what the gate of a call gives back, or `None` for a call to reject."""
         owner = self._graph.require(item.agent.name)
-        kind, tool = self._tool(item)
+        kind = kind_of_call(raw_field(item, "type"))
+        if kind is None:
+            return None
+        # A tool of a server may have left the list since; its result is given back all the same.
+        tool = self._listed(item)
         if record.status is ToolCallStatus.SUCCEEDED and not is_replaced(record):
             return kind.recorded(record, owner.original, tool)
         if record.status is ToolCallStatus.FAILED:
@@ -191,7 +197,7 @@ class PendingCalls:
             )
         kind, tool = self._tool(item)
         is_needed = await self._needs_approval(kind, tool, context, item)
-        decision = await self._decision(kind, tool, context, item) if is_needed else {}
+        decision = await self._decision(kind, tool, context, item) if is_needed else _NO_DECISION
         if decision.get("approve") is False:
             reason = decision.get("reason")
             context.reject_tool(
@@ -200,9 +206,7 @@ class PendingCalls:
             return None
         name = kind.policy_name(tool)
         effect = framework_effect(tool) if self._settings.trust_mcp_hints else None
-        origin = CallOrigin(
-            item.agent.name, tool.name, item.tool_namespace, kind.details(item)
-        )
+        origin = CallOrigin(item.agent.name, tool.name, item.tool_namespace, kind.details(item))
         return DeferredToolCall(
             tool_call_id=call_id,
             tool_name=name,
@@ -212,14 +216,16 @@ class PendingCalls:
             framework_payload=origin.encode(),
         )
 
+    def _listed(self, item: ToolApprovalItem) -> StepTool | None:
+        return self._scope.listed.get((item.agent.name, item.qualified_name or ""))
+
     def _tool(self, item: ToolApprovalItem) -> tuple[ToolKind[Any], StepTool]:
-        name = item.qualified_name or ""
-        tool = self._scope.listed.get((item.agent.name, name))
+        tool = self._listed(item)
         kind = kind_of(tool) if tool is not None else None
         if tool is None or kind is None:
             raise TurnFailedError(
-                f"the call of {name!r} by agent {item.agent.name!r} waits for an approval that a "
-                "session cannot give: its tool does not run as a Step",
+                f"the call of {item.qualified_name!r} by agent {item.agent.name!r} waits for an "
+                "approval that a session cannot give: its tool does not run as a Step",
                 "ApprovalNotSupported",
             )
         return kind, tool
@@ -245,15 +251,17 @@ class PendingCalls:
         item: ToolApprovalItem,
     ) -> Mapping[str, Any]:
         """Return what the application itself decides about a call that needs approval."""
-        decide = cast("Callable[..., Any] | None", kind.on_approval(tool))
+        decide = kind.on_approval(tool)
         if decide is None:
-            return {}
+            return _NO_DECISION
         try:
             decision = decide(context, item)
             decision = await decision if inspect.isawaitable(decision) else decision
         except Exception:
-            return {}
-        return cast("Mapping[str, Any]", decision) if isinstance(decision, Mapping) else {}
+            return _NO_DECISION
+        return (
+            cast("Mapping[str, Any]", decision) if isinstance(decision, Mapping) else _NO_DECISION
+        )
 
 
 def _is_decided(item: ToolApprovalItem, context: RunContextWrapper[Any]) -> bool:

@@ -9,18 +9,24 @@ from agents import FunctionTool
 from dex_agents import AgentDefinitionError, ToolEffect, ToolPolicy
 from dex_agents_openai_agents.gate_scope import StepTool
 from dex_agents_openai_agents.graph import AgentGraph
+from dex_agents_openai_agents.hosted_mcp import server_labels
 
 
 def validate_policies(graph: AgentGraph, tool_policies: Mapping[str, ToolPolicy]) -> None:
     """Check that every policy names a tool.
 
     A policy for a misspelt tool would leave the real tool with the default, unnoticed. Where tools
-    are listed at run time only, unknown names are let through.
+    are listed at run time only, and for a hosted MCP server, unknown names are let through.
 
     Raises:
         AgentDefinitionError: A policy names no tool of the graph.
     """
-    unknown = sorted(set(tool_policies) - graph.tool_names)
+    servers = {label for entry in graph.agents.values() for label in server_labels(entry.original)}
+    unknown = sorted(
+        name
+        for name in set(tool_policies) - graph.tool_names
+        if name.partition(".")[0] not in servers
+    )
     if not unknown or graph.lists_tools_at_run_time:
         return
     known = ", ".join(sorted(graph.tool_names)) or "none"

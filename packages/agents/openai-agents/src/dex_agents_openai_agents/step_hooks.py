@@ -6,8 +6,8 @@ from typing import Any
 
 from agents import RunHooks, Tool
 
+from dex_agents_openai_agents._kinds import is_gate
 from dex_agents_openai_agents.gate_scope import GateScope
-from dex_agents_openai_agents.kinds import is_gate
 
 
 class ModelStepHooks(RunHooks[Any]):

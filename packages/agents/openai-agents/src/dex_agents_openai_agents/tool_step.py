@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from agents import (
     Agent,
     AgentHooks,
-    AgentsException,
     FunctionTool,
     Model,
     ModelResponse,
@@ -27,30 +25,26 @@ from agents import (
     RunResult,
     Tool,
     ToolCallOutputItem,
-    ToolInputGuardrailTripwireTriggered,
     ToolOutputGuardrailTripwireTriggered,
     Usage,
 )
-from agents.exceptions import ToolTimeoutError
-from agents.tool import default_tool_error_function
 from agents.tool_context import ToolContext
 from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
 from dex_agents import (
     DeferredToolExecution,
-    ToolEffect,
     ToolExecutionError,
     ToolExecutionResult,
 )
 from dex_agents_openai_agents import _sdk_internals as sdk
 from dex_agents_openai_agents import hosted_mcp
+from dex_agents_openai_agents._kinds import ToolKind, kind_of
 from dex_agents_openai_agents.call_ids import to_model_call_id
-from dex_agents_openai_agents.errors import invalid_arguments_error, unwrap_tool_error
 from dex_agents_openai_agents.execution import current_execution
 from dex_agents_openai_agents.gate_scope import StepTool
 from dex_agents_openai_agents.graph import AgentGraph, GraphAgent
-from dex_agents_openai_agents.kinds import ToolKind, kind_of
 from dex_agents_openai_agents.settings import RunnerSettings
+from dex_agents_openai_agents.tool_failures import FailedCall
 from dex_agents_openai_agents.tool_results import CallOrigin, withheld_result
 from dex_agents_openai_agents.usage import UsageMark, usage_since
 
@@ -85,22 +79,38 @@ class ToolStep:
             return hosted_mcp.step_result()
         context = await self._settings.context.build(self._execution.flow_id, record.turn_id)
         kind, tool = await self._find_tool(owner, context)
-        is_nested = _is_nested(tool)
+        turn_config = self._settings.turn_run_config(self._execution.flow_id, record.turn_id)
+        hooks = _ToolHooks(owner.original, self._settings.hooks, tool, turn_config)
+        is_nested = isinstance(tool, FunctionTool) and sdk.nested_agent(tool) is not None
         raised: list[Exception] = []
         try:
             with current_execution(None if is_nested else self._execution):
-                result = await self._run_through_framework(
-                    origin, owner, kind.body(tool, raised), kind, tool, context
+                probe = self._probe(origin, owner, kind, tool, kind.body(tool, raised))
+                probe.hooks = hooks
+                result = await Runner.run(
+                    probe,
+                    "",
+                    context=context,
+                    run_config=self._settings.tool_run_config(
+                        self._execution.flow_id, record.turn_id
+                    ),
+                    max_turns=kind.max_turns,
                 )
             if raised:
                 raise raised[-1]
-        except ToolOutputGuardrailTripwireTriggered as error:
-            if is_nested:
-                raise await self._failure(tool, context, error) from error
-            # The body ran; only its output is refused. The next model Step fails the turn.
-            return withheld_result(origin, error.guardrail.get_name())
         except Exception as error:
-            raise await self._failure(tool, context, error) from error
+            if isinstance(error, ToolOutputGuardrailTripwireTriggered) and not is_nested:
+                # The body ran; only its output is refused. The next model Step fails the turn.
+                return withheld_result(origin, error.guardrail.get_name())
+            failed = FailedCall(
+                origin=origin,
+                tool=tool,
+                effect=record.effect,
+                is_last_attempt=self._execution.attempt >= self._settings.tool_attempts,
+                context=context,
+                tool_context=hooks.tool_context,
+            )
+            raise await failed.outcome(error) from error
         return self._recorded(origin, owner, kind, tool, result)
 
     def _find_owner(self) -> tuple[CallOrigin, GraphAgent]:
@@ -133,17 +143,16 @@ class ToolStep:
             f"Tool {name} was not run: it is no longer a tool of agent {owner.original.name!r}."
         )
 
-    async def _run_through_framework(
+    def _probe(
         self,
         origin: CallOrigin,
         owner: GraphAgent,
-        body: Tool,
         kind: ToolKind[Any],
         tool: StepTool,
-        context: object,
-    ) -> RunResult:
-        settings, record = self._settings, self._record
-        turn = (self._execution.flow_id, record.turn_id)
+        body: Tool,
+    ) -> Agent[Any]:
+        """Return an agent that makes the recorded call and can do nothing else."""
+        record = self._record
         if getattr(tool, "defer_loading", False):
             # Such a call names a namespace that the provider made up.
             origin = dataclasses.replace(origin, namespace=None)
@@ -160,16 +169,7 @@ class ToolStep:
         probe.model = _RecordedCall(kind.replay(call_id, origin, record.arguments))
         probe.model_settings = ModelSettings()
         probe.tool_use_behavior = "stop_on_first_tool"
-        probe.hooks = _ToolHooks(
-            owner.original, settings.hooks, tool, settings.turn_run_config(*turn)
-        )
-        return await Runner.run(
-            _without_own_tool_list(probe),
-            "",
-            context=cast(Any, context),
-            run_config=settings.tool_run_config(*turn),
-            max_turns=kind.max_turns,
-        )
+        return _without_own_tool_list(probe)
 
     def _recorded(
         self,
@@ -186,7 +186,8 @@ class ToolStep:
             )
         item = next(item for item in result.new_items if isinstance(item, ToolCallOutputItem))
         if _rejected(result.tool_input_guardrail_results):
-            raise ToolExecutionError(str(item.output))
+            text = str(item.output)
+            raise ToolExecutionError(text, framework_payload=origin.encode(told=text))
         recorded = kind.result(
             origin,
             owner.original,
@@ -201,34 +202,6 @@ class ToolStep:
             usage if usage.model_calls or usage.total_tokens else None,
         )
 
-    async def _failure(self, tool: FunctionTool, context: object, raised: Exception) -> Exception:
-        """Return what the session is to make of a failed call."""
-        error = unwrap_tool_error(raised, tool.name)
-        invalid = invalid_arguments_error(error, tool.name)
-        if invalid is not None:
-            return invalid
-        if isinstance(error, ToolInputGuardrailTripwireTriggered):
-            return ToolExecutionError(
-                f"The guardrail {error.guardrail.get_name()!r} stopped this call; it was not run."
-            )
-        if self._record.effect is not ToolEffect.READ:
-            # The call may have had its effect, so it is never reported as plainly failed.
-            return error
-        wrapper = RunContextWrapper(context)
-        if isinstance(error, ToolTimeoutError) and error.tool_name == tool.name:
-            format_timeout = tool.timeout_error_function
-            text = str(error) if format_timeout is None else format_timeout(wrapper, error)
-            return ToolExecutionError(await text if inspect.isawaitable(text) else text)
-        if isinstance(error, AgentsException) and sdk.nested_agent(tool) is not None:
-            # A limit or a guardrail of the nested run: another attempt would meet it again.
-            return ToolExecutionError(str(error))
-        formatter = sdk.custom_failure_formatter(tool)
-        is_last = self._execution.attempt >= self._settings.tool_attempts
-        if is_last and formatter is not None and formatter is not default_tool_error_function:
-            text = formatter(wrapper, error)
-            return ToolExecutionError(await text if inspect.isawaitable(text) else text)
-        return error
-
 
 def _without_own_tool_list(probe: Agent[Any]) -> Agent[Any]:
     """Make sure that the run sees the one tool, also for an agent that lists its tools itself."""
@@ -238,8 +211,8 @@ def _without_own_tool_list(probe: Agent[Any]) -> Agent[Any]:
     return probe
 
 
-def _is_nested(tool: StepTool) -> bool:
-    return isinstance(tool, FunctionTool) and sdk.nested_agent(tool) is not None
+def _tool_context(context: object) -> ToolContext[Any] | None:
+    return cast("ToolContext[Any]", context) if isinstance(context, ToolContext) else None
 
 
 def _rejected(results: list[Any]) -> bool:
@@ -270,7 +243,11 @@ _NOTHING_MORE = ResponseOutputMessage(
 
 
 class _ToolHooks(AgentHooks[Any]):
-    """Calls the application's tool hooks around the real body, with the application's objects."""
+    """Calls the application's tool hooks around the real body, with the application's objects.
+
+    Attributes:
+        tool_context: What the body was given, once it is about to start.
+    """
 
     def __init__(
         self,
@@ -283,11 +260,13 @@ class _ToolHooks(AgentHooks[Any]):
         self._run_hooks = run_hooks
         self._tool = tool
         self._run_config = run_config
+        self.tool_context: ToolContext[Any] | None = None
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Tool) -> None:
-        if isinstance(context, ToolContext):
+        self.tool_context = _tool_context(context)
+        if self.tool_context is not None:
             # An agent inside the tool inherits this configuration: it needs the real model.
-            context.run_config = self._run_config
+            self.tool_context.run_config = self._run_config
         if self._run_hooks is not None:
             await self._run_hooks.on_tool_start(context, self._owner, self._tool)
         if self._owner.hooks is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 from agents import (
     Agent,
@@ -17,8 +17,8 @@ from openai.types.responses import ResponseFunctionToolCall
 
 from dex_agents import AgentToolCall, ToolExecutionResult
 from dex_agents_openai_agents import _sdk_internals as sdk
+from dex_agents_openai_agents._kinds.base import ToolKind
 from dex_agents_openai_agents.gate_scope import recorded_result
-from dex_agents_openai_agents.kinds.base import ToolKind
 from dex_agents_openai_agents.tool_results import (
     CallOrigin,
     decode_result,
@@ -107,7 +107,7 @@ class FunctionKind(ToolKind[FunctionTool]):
             origin,
             owner,
             tool,
-            output=item.raw_item["output"],  # pyright: ignore[reportIndexIssue] - a mapping for function tools
+            output=cast("dict[str, Any]", item.raw_item)["output"],
             value=item.output,
             is_replaced=is_replaced,
         )

@@ -21,14 +21,14 @@ from agents import (
 from openai.types.responses import ResponseFunctionShellToolCall
 
 from dex_agents import AgentToolCall, ToolExecutionResult
-from dex_agents_openai_agents.gate_scope import RecordedFailure, recorded_result
-from dex_agents_openai_agents.kinds.base import (
+from dex_agents_openai_agents._kinds.base import (
     ToolKind,
     ask_rule,
     call_body,
     raw_field,
     value_field,
 )
+from dex_agents_openai_agents.gate_scope import RecordedFailure, recorded_result
 from dex_agents_openai_agents.tool_results import CallOrigin, payload_of
 
 _ACTION_FIELDS: Final = ("commands", "timeout_ms", "max_output_length")

@@ -25,11 +25,13 @@ class ToolKind(ABC, Generic[ToolT]):
 
     Attributes:
         tool_type: Class of the framework.
+        call_type: Type of the items in which a model calls such a tool.
         max_turns: Turns of the run that carries out one call. A function tool's result can end
             the run itself; behind the others the recorded model has to say something.
     """
 
     tool_type: ClassVar[type[Any]]
+    call_type: ClassVar[str]
     max_turns: ClassVar[int] = 2
 
     def policy_name(self, tool: ToolT) -> str:
@@ -115,11 +117,6 @@ class ToolKind(ABC, Generic[ToolT]):
             text: What the model reads when the record has nothing more.
         """
         return {"type": f"{self.call_type}_output", "call_id": call_id, "output": text}
-
-    @property
-    @abstractmethod
-    def call_type(self) -> str:
-        """Type of the items in which a model calls such a tool."""
 
 
 def raw_field(item: ToolApprovalItem, name: str) -> Any:

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from agents import Tool
 
-from dex_agents_openai_agents.kinds.apply_patch import ApplyPatchKind
-from dex_agents_openai_agents.kinds.base import ToolKind
-from dex_agents_openai_agents.kinds.custom import CustomKind
-from dex_agents_openai_agents.kinds.function import FunctionKind
-from dex_agents_openai_agents.kinds.shell import ShellKind
+from dex_agents_openai_agents._kinds.apply_patch import ApplyPatchKind
+from dex_agents_openai_agents._kinds.base import ToolKind
+from dex_agents_openai_agents._kinds.custom import CustomKind
+from dex_agents_openai_agents._kinds.function import FunctionKind
+from dex_agents_openai_agents._kinds.shell import ShellKind
 
 __all__ = ["KINDS", "ToolKind", "is_gate", "kind_of", "kind_of_call"]
 
