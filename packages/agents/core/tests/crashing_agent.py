@@ -8,10 +8,13 @@ was running in flight, and always falls at the same place.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +37,8 @@ from dex_agents_testkit import ScriptedRunner, parse_runner_script
 STATE_VARIABLE: Final = "CRASHING_STATE_DIR"
 AT_VARIABLE: Final = "CRASHING_AT"
 ATTEMPTS_VARIABLE: Final = "CRASHING_ATTEMPTS"
+HEARTBEAT_VARIABLE: Final = "CRASHING_HEARTBEAT_TIMEOUT"
+BLOCK_VARIABLE: Final = "CRASHING_BLOCK_SECONDS"
 SLOTS_VARIABLE: Final = "CRASHING_SLOTS"
 DECODE_VARIABLE: Final = "CRASHING_ON_DECODE"
 
@@ -62,13 +67,21 @@ EFFECTS: Final = {
     "ring": "unclassified",
 }
 SINGLE_ATTEMPT: Final = ("pay", "ring")
+#: A tool that blocks the event loop after its effect, and one that blocks a thread.
+FREEZING: Final = "freeze"
+THREADED: Final = "thread"
 UNKNOWN: Final = "It is not known whether"
 
 
-def script_of(*calls: str, turns: int = 2) -> dict[str, Any]:
+def script_of(*calls: str, turns: int = 2, delay: float = 0.0) -> dict[str, Any]:
     """Return a script whose turns each ask for these tools at once and then answer.
 
     The call ids are `c1`, `c2`, ... and come again in every turn.
+
+    Args:
+        calls: Names of tools.
+        turns: How many turns a session can have.
+        delay: Seconds that each model and tool call takes.
     """
     asked = [
         {"id": f"c{number}", "name": name, "arguments": {"n": str(number)}}
@@ -77,10 +90,18 @@ def script_of(*calls: str, turns: int = 2) -> dict[str, Any]:
     replies: list[Any] = [{"tool_calls": asked}] if asked else []
     return {
         "tools": {
-            name: {"effect": effect, "output": f"{name} $n", "requires_approval": False}
+            name: {
+                "effect": effect,
+                "output": f"{name} $n",
+                "requires_approval": False,
+                "delay": delay,
+            }
             for name, effect in EFFECTS.items()
         },
-        "turns": [{"replies": [*replies, {"message": f"end {turn + 1}"}]} for turn in range(turns)],
+        "turns": [
+            {"replies": [*replies, {"message": f"end {turn + 1}", "delay": delay}]}
+            for turn in range(turns)
+        ],
     }
 
 
@@ -95,6 +116,7 @@ class WatchedRunner(ScriptedRunner):
         self._watched = calls_log(state_dir)
         super().__init__(parse_runner_script(script), log=self._watched, state_dir=state_dir)
         self._folder = state_dir
+        self._block_seconds = float(os.environ.get(BLOCK_VARIABLE, "0"))
         place, _, count = os.environ.get(AT_VARIABLE, "").partition(":")
         self._deadly_place, self._arrivals_left = place, int(count or 0)
 
@@ -131,6 +153,10 @@ class WatchedRunner(ScriptedRunner):
         self._record_attempt("began", call)
         await self.pass_place(TOOL_INSIDE, call.flow_id)
         result = await super().execute_deferred_tool_call(call)
+        if call.tool_call.tool_name == FREEZING:
+            time.sleep(self._block_seconds)  # noqa: ASYNC251 - a tool that blocks is what is tested
+        if call.tool_call.tool_name == THREADED:
+            await asyncio.to_thread(time.sleep, self._block_seconds)
         await self.pass_place(TOOL_AFTER, call.flow_id)
         return result
 
@@ -154,8 +180,10 @@ def calls_log(state_dir: Path) -> InvocationLog:
 def build_flow(script: Mapping[str, Any], state_dir: Path) -> AgentSessionFlow:
     """Build the Flow, as a test and its workers both do."""
     runner = WatchedRunner(script, state_dir)
-    attempts = int(os.environ.get(ATTEMPTS_VARIABLE, "3"))
-    limits = StepLimits(max_attempts=attempts)
+    limits = StepLimits(
+        max_attempts=int(os.environ.get(ATTEMPTS_VARIABLE, "3")),
+        heartbeat_timeout=timedelta(seconds=int(os.environ.get(HEARTBEAT_VARIABLE, "120"))),
+    )
     return AgentSessionFlow(
         runner,
         flow_type="Crashing",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -19,6 +17,7 @@ from dex_agents import (
     AgentToolCall,
     AgentToolOutput,
     MessageRole,
+    StepLimits,
     ToolCallStatus,
     ToolEffect,
 )
@@ -30,7 +29,8 @@ from dex_agents.session_flow._guard import (
     guarded,
     guarded_sync,
 )
-from dex_agents.session_flow._heartbeat import keep_alive
+from dex_agents.session_flow._heartbeat import heartbeat_interval, keep_alive
+from dex_agents.session_flow._loop_watch import LoopWatch
 from dex_agents.testing import wait_until
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -243,7 +243,7 @@ class Beats:
 @pytest.mark.requirement("CORE-TOOL-14")
 async def test_heartbeats_go_on_while_the_block_runs_and_end_with_it() -> None:
     beats = Beats()
-    async with keep_alive(cast(Any, beats), "a tool", interval=0.001):
+    async with keep_alive(cast(Any, beats), "a tool", LoopWatch(), interval=0.001):
         await wait_until("three beats", lambda: beats.count >= 3, interval=0.001)
     ended = beats.count
     await asyncio.sleep(0.02)
@@ -256,21 +256,15 @@ async def test_a_heartbeat_that_fails_does_not_fail_the_block(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     beats = Beats(ValueError("the stream is gone"))
-    async with keep_alive(cast(Any, beats), "a tool", interval=0.001):
+    async with keep_alive(cast(Any, beats), "a tool", LoopWatch(), interval=0.001):
         await wait_until("the failing beat", lambda: beats.count, interval=0.001)
     assert "a tool" in caplog.text
 
 
-@pytest.mark.requirement("CORE-TOOL-16")
-async def test_a_blocked_loop_is_named_in_the_log(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.requirement("CORE-TOOL-14")
+@pytest.mark.parametrize(("timeout", "interval"), [(120, 20.0), (3600, 20.0), (10, 2.5), (2, 0.5)])
+def test_a_short_heartbeat_timeout_makes_a_session_beat_more_often(
+    timeout: int, interval: float
 ) -> None:
-    monkeypatch.setattr("dex_agents.session_flow._heartbeat._LATE_SECONDS", 0.05)
-    beats = Beats()
-    with caplog.at_level(logging.WARNING, "dex_agents"):
-        async with keep_alive(cast(Any, beats), "tool 'pay'", interval=0.001):
-            await wait_until("the first beat", lambda: beats.count, interval=0.001)
-            time.sleep(0.2)  # noqa: ASYNC251 - blocking the loop is what is tested
-            seen = beats.count
-            await wait_until("a beat after it", lambda: beats.count > seen, interval=0.001)
-    assert "tool 'pay'" in caplog.text
+    limits = StepLimits(heartbeat_timeout=timedelta(seconds=timeout))
+    assert heartbeat_interval(limits) == interval

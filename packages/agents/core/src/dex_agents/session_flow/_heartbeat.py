@@ -10,28 +10,38 @@ from typing import Final
 
 from dex import AsyncContext
 
-#: Seconds between two heartbeats; the shortest timeout an engine accepts is 10 seconds.
+from dex_agents.options import StepLimits
+from dex_agents.session_flow._loop_watch import LoopWatch
+
+#: Seconds between two heartbeats at most; the shortest timeout an engine accepts is 10 seconds.
 HEARTBEAT_SECONDS: Final = 20.0
-#: A heartbeat this late means that something blocked the event loop.
-_LATE_SECONDS: Final = 5.0
+#: Heartbeats within one heartbeat timeout at least, so that a late one costs nothing.
+_BEATS_PER_TIMEOUT: Final = 4
 
 _LOG = logging.getLogger("dex_agents")
 
 
+def heartbeat_interval(limits: StepLimits) -> float:
+    """Return the seconds between two heartbeats of a Step with these limits."""
+    return min(HEARTBEAT_SECONDS, limits.heartbeat_timeout.total_seconds() / _BEATS_PER_TIMEOUT)
+
+
 @asynccontextmanager
 async def keep_alive(
-    context: AsyncContext, what: str, interval: float = HEARTBEAT_SECONDS
+    context: AsyncContext, what: str, watch: LoopWatch, interval: float = HEARTBEAT_SECONDS
 ) -> AsyncGenerator[None]:
     """Send heartbeats in the background until the block ends.
 
     Args:
         context: Context of the running Step.
-        what: What runs, for the log line about a blocked event loop.
+        what: What runs, for the log.
+        watch: Tells in the log when this call blocks the event loop, which stops the heartbeats.
         interval: Seconds between two heartbeats.
     """
-    beating = asyncio.create_task(_beat(context, what, interval), name=f"heartbeat of {what}")
+    beating = asyncio.create_task(_beat(context, interval), name=f"heartbeat of {what}")
     try:
-        yield
+        with watch.running(what):
+            yield
     finally:
         beating.cancel()
         # `wait` does not raise what the task raises, and passes a cancellation of ours through.
@@ -40,17 +50,7 @@ async def keep_alive(
             _LOG.warning("the heartbeat of %s stopped: %r", what, error)
 
 
-async def _beat(context: AsyncContext, what: str, interval: float) -> None:
-    loop = asyncio.get_running_loop()
+async def _beat(context: AsyncContext, interval: float) -> None:
     while True:
-        asleep_at = loop.time()
         await asyncio.sleep(interval)
-        late = loop.time() - asleep_at - interval
-        if late > _LATE_SECONDS:
-            _LOG.warning(
-                "the event loop was blocked for %.0f s while %s was running; "
-                "run blocking code in a thread, or the engine may take this worker for dead",
-                late,
-                what,
-            )
         await context.heartbeat()

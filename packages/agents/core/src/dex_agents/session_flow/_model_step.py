@@ -53,7 +53,7 @@ from dex_agents.session_flow._guard import (
     guarded,
     is_being_cancelled,
 )
-from dex_agents.session_flow._heartbeat import keep_alive
+from dex_agents.session_flow._heartbeat import heartbeat_interval, keep_alive
 from dex_agents.session_flow._history_cache import (
     TurnHistory,
     plan_model_loads,
@@ -123,7 +123,8 @@ class RunModel(SessionStep[None]):
                 default_tool_effect=session.options.default_tool_effect,
             )
             what = f"the model call of {turn_name} in session {context.flow_id!r}"
-            async with keep_alive(context, what):
+            interval = heartbeat_interval(session.options.model_limits)
+            async with keep_alive(context, what, session.watch, interval):
                 try:
                     return await session.runner.run_model_step(turn)
                 except asyncio.CancelledError:

@@ -16,6 +16,7 @@ from dex_agents._session.cache import SessionCache
 from dex_agents.events import AgentEventWriter
 from dex_agents.options import AgentSessionOptions
 from dex_agents.runner import AgentFrameworkRunner
+from dex_agents.session_flow._loop_watch import LoopWatch
 from dex_agents.session_flow._options import BASE_OPTIONS
 from dex_agents.values import AgentEvent, AgentEventType
 
@@ -39,6 +40,7 @@ class SessionRuntime:
         options: Options of the Flow.
         events: The Flow's event Stream.
         cache: What this worker keeps of its sessions.
+        watch: Tells in the log which call blocks the event loop.
         movements: Builds the movements to other Steps; set once all Steps are known.
     """
 
@@ -46,6 +48,7 @@ class SessionRuntime:
     options: AgentSessionOptions
     events: Stream[AgentEvent]
     cache: SessionCache
+    watch: LoopWatch = field(default_factory=LoopWatch)
     movements: Movements = field(init=False)
 
     @contextmanager

@@ -42,7 +42,7 @@ from dex_agents.session_flow._guard import (
     guarded_sync,
     is_being_cancelled,
 )
-from dex_agents.session_flow._heartbeat import keep_alive
+from dex_agents.session_flow._heartbeat import heartbeat_interval, keep_alive
 from dex_agents.session_flow._history_cache import plan_model_loads
 from dex_agents.session_flow._runtime import SessionStep, utc_now
 from dex_agents.session_flow._storing import (
@@ -204,7 +204,8 @@ class ToolStep(SessionStep[str]):
             f"tool {record.tool_name!r} (call {record.tool_call_id!r}) "
             f"in session {context.flow_id!r}"
         )
-        async with keep_alive(context, what):
+        interval = heartbeat_interval(session.options.tool_limits)
+        async with keep_alive(context, what, session.watch, interval):
             try:
                 result = await session.runner.execute_deferred_tool_call(call)
             except ToolExecutionError as error:
