@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools import api_commands, release_commands, version_commands, workspace_commands
+from tools.benchmarks import commands as benchmark_commands
 from tools.commands import Command, Commands
 from tools.engine import commands as engine_commands
 from tools.errors import ToolError
@@ -21,6 +22,7 @@ AREAS = (
     smoke_commands,
     release_commands,
     api_commands,
+    benchmark_commands,
 )
 
 
