@@ -5,6 +5,7 @@ async with open_engine("data") as engine:
 """
 
 from dex_embedded._open import NotLoopbackError, OpenEngine, open_engine
+from dex_embedded._runtime.bounds import Bounds
 from dex_embedded._store.errors import (
     StoreDamagedError,
     StoreForeignError,
@@ -15,6 +16,7 @@ from dex_embedded._store.errors import (
 from dex_embedded._wire.token_file import TokenFileError
 
 __all__ = [
+    "Bounds",
     "NotLoopbackError",
     "OpenEngine",
     "StoreDamagedError",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from dex_embedded._runtime.bounds import DEFAULT_BOUNDS, Bounds
 from dex_embedded._runtime.engine import DATA_FILE, DRAIN_SECONDS, Engine
 from dex_embedded._store.sqlite import Synchronous
 from dex_embedded._wire import codec
@@ -70,6 +71,7 @@ async def open_engine(
     token_file: str | os.PathLike[str] | None = None,
     synchronous: Synchronous = "FULL",
     drain_seconds: float = DRAIN_SECONDS,
+    bounds: Bounds = DEFAULT_BOUNDS,
 ) -> AsyncGenerator[OpenEngine]:
     """Runs an engine in this process, on this event loop, until the block ends.
 
@@ -86,6 +88,7 @@ async def open_engine(
         synchronous: `FULL` keeps what was acknowledged through a power cut. `NORMAL` may lose the
             last commits in one (never in a crash of the process), and spares a disk flush each.
         drain_seconds: How long the end of the block waits for tasks that are running.
+        bounds: How much it holds in memory for clients and workers at most.
 
     Yields:
         The running engine.
@@ -100,7 +103,7 @@ async def open_engine(
     if tokens is None:
         _check_loopback(host)
     folder = Path(path)
-    engine = Engine.open(folder, codec, synchronous=synchronous)
+    engine = Engine.open(folder, codec, synchronous=synchronous, bounds=bounds)
     try:
         server = await serve(engine, host, port, metadata.version("dex-embedded"), tokens)
         try:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,42 @@ async def test_idle_streams_of_a_token_that_was_taken_out_are_ended_and_not_let_
         await world.start(script, "for another")
         async with world.worker(credential=Held(SECOND)):
             assert (await world.result(script)).single_output(str) == "for another"
+
+
+async def test_a_worker_that_is_never_idle_gets_no_task_after_its_token_was_taken_out(
+    tmp_path: Path, tokens: Tokens
+) -> None:
+    tokens.hold(FIRST, SECOND)
+    release = asyncio.Event()
+    running: list[str] = []
+
+    async def start(context: AsyncContext, given: str) -> StepDecision:
+        running.append(context.flow_id)
+        await release.wait()
+        return graceful_complete("done")
+
+    old, new = Held(FIRST), Held(SECOND)
+    scripts = [Script(execute={"Start": start}) for _ in range(6)]
+    async with (
+        guarded(tmp_path, tokens) as engine,
+        open_world(engine.address, tmp_path, credential=new) as world,
+        world.worker(credential=old, max_tasks=2, reserved_rpcs=0),
+    ):
+        for script in scripts:
+            await world.start(script)
+        await until(lambda: len(running) == 2)
+        tokens.hold(SECOND)
+        await until(lambda: all(stream.is_leaving for stream in _streams(engine)))
+        release.set()
+        # What it had in its hands is finished, and nothing else was put there.
+        for flow_id in running:
+            result = await world.client.wait_for_flow(flow_id, timeout=timedelta(seconds=20))
+            assert result.single_output(str) == "done"
+        await until(lambda: not _streams(engine))
+        assert len(running) == 2
+        async with world.worker(credential=new):
+            for script in scripts:
+                assert (await world.result(script)).single_output(str) == "done"
 
 
 async def test_a_token_file_that_cannot_be_read_refuses_for_the_moment_only(

@@ -51,6 +51,7 @@ class Dispatcher:
 
     Attributes:
         tasks_offered: Offers made so far.
+        tasks_waiting: Tasks that wait for a worker.
         table: The connected workers.
     """
 
@@ -71,6 +72,7 @@ class Dispatcher:
         self._matching = False
         self._closed = False
         self.tasks_offered = 0
+        self.tasks_waiting = 0
 
     # --- streams ---------------------------------------------------------------------------------
 
@@ -102,6 +104,12 @@ class Dispatcher:
         offer = self.table.close_stream(stream, retired=retired)
         self._match()
         return None if offer is None or offer.gave_up else offer
+
+    def leave(self, stream: WorkerStream) -> None:
+        """Ends a stream: at once when it is idle, else when the task it carries is answered."""
+        stream.is_leaving = True
+        if stream.phase in (Phase.SPARE, Phase.IDLE):
+            self._set_idle(stream)
 
     def frame_sent(self, offer: Offer) -> None:
         """The offer's frame went out. A task that runs for long will be asked about."""
@@ -180,6 +188,7 @@ class Dispatcher:
         """Adds a task at the end of its backlog."""
         task.queued_at = self._clock.monotonic()
         self._backlog[task.task_class].setdefault(task.flow_type, {})[task] = None
+        self.tasks_waiting += 1
         self._match()
 
     def hand_back(self, task: WorkerTask) -> None:
@@ -188,6 +197,8 @@ class Dispatcher:
             return
         task.offer = None
         waiting = self._backlog[task.task_class].get(task.flow_type, {})
+        if task not in waiting:
+            self.tasks_waiting += 1
         self._backlog[task.task_class][task.flow_type] = {task: None, **waiting}
         self._match()
 
@@ -198,6 +209,10 @@ class Dispatcher:
             self._remove(task)
         if task.offer is not None:
             self.give_up(task.offer)
+
+    def tasks_waiting_of(self, flow_type: str) -> int:
+        """Tasks of a flow type that wait for a worker."""
+        return sum(len(waiting.get(flow_type, ())) for waiting in self._backlog.values())
 
     def close(self) -> None:
         """Stops making offers."""
@@ -345,6 +360,7 @@ class Dispatcher:
         by_flow_type = self._backlog[task.task_class]
         waiting = by_flow_type[task.flow_type]
         del waiting[task]
+        self.tasks_waiting -= 1
         if not waiting:
             del by_flow_type[task.flow_type]
 
@@ -364,5 +380,10 @@ class Dispatcher:
         self._match()
 
     def _set_idle(self, stream: WorkerStream) -> None:
+        if stream.is_leaving:
+            # In this order: once it is gone from the table no task can be put on it.
+            self.table.close_stream(stream, retired=False)
+            stream.close()
+            return
         if not self.table.set_idle(stream):
             self._wake_at(self._clock.monotonic() + ASK_AGAIN)

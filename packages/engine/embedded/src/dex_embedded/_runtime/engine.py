@@ -20,6 +20,7 @@ from dex_embedded._kernel.transition import (
     WithdrawRpc,
     WithdrawStep,
 )
+from dex_embedded._runtime.bounds import DEFAULT_BOUNDS, Admission, Bounds, TaskRoom
 from dex_embedded._runtime.call_errors import CallError, CallErrorKind
 from dex_embedded._runtime.clock import Clock, SystemClock
 from dex_embedded._runtime.codec import Codec
@@ -59,16 +60,26 @@ class Engine:
         rpcs: InvokeRPC.
         streams: Stream reads and writes.
         faults: Kill points for tests.
+        bounds: What it holds in memory at most.
+        admission: Who is let in.
     """
 
     def __init__(
-        self, store: Store, codec: Codec, clock: Clock, faults: Faults, limits: Limits
+        self,
+        store: Store,
+        codec: Codec,
+        clock: Clock,
+        faults: Faults,
+        limits: Limits,
+        bounds: Bounds,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._clock = clock
         self._store = store
         self._limits = limits
         self.faults = faults
+        self.bounds = bounds
+        self.admission = Admission(bounds)
         self._waiters = Waiters()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[BaseException] = loop.create_future()
@@ -89,10 +100,13 @@ class Engine:
         self._dispatcher = Dispatcher(self._hand_out, clock, call_later)
         faults.tasks_out = lambda: self._dispatcher.table.tasks_out
         self._steps = StepWork(self._runs, self._dispatcher, codec, clock, call_later)
-        self.rpcs = RpcWork(self._runs, store, self._dispatcher, codec, clock, call_later)
+        room = TaskRoom(
+            bounds, self._dispatcher.tasks_waiting_of, lambda: self._dispatcher.tasks_waiting
+        )
+        self.rpcs = RpcWork(self._runs, store, self._dispatcher, codec, clock, call_later, room)
         self.streams = StreamLog(store, self._waiters, clock, faults)
         self.workers = WorkerCalls(self._dispatcher, self._steps, self.rpcs, self.streams, clock)
-        self.flows = FlowCalls(self._runs, store, self._waiters, self._moment, clock)
+        self.flows = FlowCalls(self._runs, store, self._waiters, self._moment, clock, room)
         self._wake_ups = WakeUps(clock, call_later, self._due_before, self._wake)
 
     @classmethod
@@ -105,6 +119,7 @@ class Engine:
         clock: Clock | None = None,
         faults: Faults | None = None,
         limits: Limits | None = None,
+        bounds: Bounds = DEFAULT_BOUNDS,
     ) -> Engine:
         """Opens the data file in `folder`, creating both if need be.
 
@@ -129,6 +144,7 @@ class Engine:
                 clock or SystemClock(),
                 faults,
                 limits or _limits_from_environment(),
+                bounds,
             )
         )
         return engine[0]

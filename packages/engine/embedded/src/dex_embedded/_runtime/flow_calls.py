@@ -30,6 +30,7 @@ from dex_embedded._kernel.values import (
     Publication,
     StopType,
 )
+from dex_embedded._runtime.bounds import TaskRoom
 from dex_embedded._runtime.call_errors import (
     CallError,
     CallErrorKind,
@@ -77,12 +78,14 @@ class FlowCalls:
         waiters: Waiters,
         moment: Callable[[], Moment],
         clock: Clock,
+        room: TaskRoom,
     ) -> None:
         self._runs = runs
         self._store = store
         self._waiters = waiters
         self._moment = moment
         self._clock = clock
+        self._room = room
 
     # --- start and stop --------------------------------------------------------------------------
 
@@ -99,6 +102,8 @@ class FlowCalls:
             if plan.existing_run_id:
                 await self._settled(self._runs.find(request.flow_id))
                 return plan.existing_run_id
+            if request.start_step_type:
+                self._room.check(request.flow_type)
             decisions: list[tuple[ResidentRun, Transition]] = []
             if plan.terminate_first:
                 active = self._existing(request.flow_id, "")
@@ -135,6 +140,7 @@ class FlowCalls:
         await self._update(flow_id, run_id, stop)
 
     async def publish(self, flow_id: str, run_id: str, messages: tuple[Publication, ...]) -> None:
+        self._room.check(self._existing(flow_id, run_id).run.flow_type)
         await self._update(flow_id, run_id, PublishToChannel(messages=messages))
 
     async def delete_message(
@@ -160,6 +166,7 @@ class FlowCalls:
         await self._update(flow_id, run_id, message)
 
     async def skip_timer(self, flow_id: str, run_id: str, skip: SkipTimer) -> None:
+        self._room.check(self._existing(flow_id, run_id).run.flow_type)
         await self._update(flow_id, run_id, skip)
 
     async def update_config(

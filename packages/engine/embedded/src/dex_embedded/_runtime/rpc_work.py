@@ -19,6 +19,7 @@ from dex_embedded._kernel.transition import (
     RpcRepeated,
 )
 from dex_embedded._kernel.values import Failure, FailureKind, RpcResult, Selection
+from dex_embedded._runtime.bounds import TaskRoom, overloaded
 from dex_embedded._runtime.call_errors import (
     CallError,
     CallErrorKind,
@@ -91,6 +92,7 @@ class RpcWork:
         codec: Codec,
         clock: Clock,
         call_later: CallLater,
+        room: TaskRoom,
     ) -> None:
         self._runs = runs
         self._store = store
@@ -98,6 +100,7 @@ class RpcWork:
         self._codec = codec
         self._clock = clock
         self._call_later = call_later
+        self._room = room
         self._calls: dict[str, RpcCall] = {}
 
     # --- from the caller -------------------------------------------------------------------------
@@ -113,6 +116,8 @@ class RpcWork:
         resident = self._runs.find(request.flow_id, request.run_id)
         if resident is None:
             raise flow_not_exists(request.flow_id, request.run_id)
+        if resident.pins >= self._room.bounds.calls_per_flow:
+            raise overloaded(f"{resident.pins:,} RPCs of this flow are in progress already")
         started = RpcStarted(
             call_id=uuid.uuid4().hex,
             rpc_name=request.rpc_name,
@@ -232,6 +237,12 @@ class RpcWork:
             # The answer may rest on changes that are not durable yet.
             self._answer_when_durable(call, resident, result.output)
             return
+        try:
+            if _may_lead_to_tasks(result):
+                self._room.check(resident.run.flow_type)
+        except CallError as error:
+            self._fail(call, error)
+            return
         message = RpcSucceeded(
             call=call.started, result=result, served_by=offer.stream.worker.worker_id
         )
@@ -335,6 +346,11 @@ class RpcWork:
             call.answer.set_exception(answer)
         else:
             call.answer.set_result(answer)
+
+
+def _may_lead_to_tasks(result: RpcResult) -> bool:
+    decision = result.decision
+    return bool(result.effects.publications) or (decision is not None and bool(decision.next_steps))
 
 
 def _call_of(task: WorkerTask) -> RpcCall:

@@ -133,6 +133,10 @@ class StreamLog:
         ticket.add_callback(made_durable)
         return message_id, ticket
 
+    async def saved(self) -> None:
+        """Returns once everything staged so far is on disk."""
+        await self._store.stage().wait()
+
     async def read(self, stream: StreamIdentity, resume_token: str, wait: int) -> StreamMessage:
         """The first message after the token, waiting for it if need be.
 

@@ -31,6 +31,8 @@ from dex_embedded._runtime.worker_streams import (
 
 _LOGGER = logging.getLogger(__name__)
 
+_FRAME_COSTS: Final = 512
+"""What a frame takes up in memory beside its value, roughly."""
 PING_EVERY: Final = 30.0
 DEAD_AFTER: Final = 75.0
 """An idle stream that leaves pings unanswered this long is taken for dead."""
@@ -84,6 +86,10 @@ class WorkerCalls:
             self._steps.dropped(offer)
         else:
             self._rpcs.lost(offer, retired=True)
+
+    def end_stream(self, stream: WorkerStream) -> None:
+        """Gives a stream no more tasks, and ends it once the one it carries is answered."""
+        self._dispatcher.leave(stream)
 
     def stream_lost(self, stream: WorkerStream) -> None:
         """The stream broke. Does nothing if it was retired before."""
@@ -160,17 +166,24 @@ class WorkerCalls:
 
     def heartbeat(self, offer: Offer, value: bytes | None) -> None:
         if not offer.gave_up:
+            offer.stream.unsaved += _FRAME_COSTS + len(value or b"")
             self._steps.heartbeat(offer, value)
 
     def stream_write(self, offer: Offer, stream_name: str, capacity: int, value: bytes) -> None:
         attempt = offer.task.reference
         if offer.gave_up or not isinstance(attempt, StepAttempt):
             return
+        offer.stream.unsaved += _FRAME_COSTS + len(value)
         self._steps.beat(offer)
         run = attempt.resident.run
         self._streams.write_from_step(
             run.flow_type, stream_name, run.flow_id, attempt.ref.step_execution_id, capacity, value
         )
+
+    async def saved(self, stream: WorkerStream) -> None:
+        """Returns once everything the stream has sent so far is on disk."""
+        await self._streams.saved()
+        stream.unsaved = 0
 
     def wait_for_finished(self, offer: Offer, result: WaitForResult) -> None:
         self._steps.wait_for_finished(offer, result)

@@ -145,6 +145,10 @@ class WorkerStream:
     asked_at: float = float("-inf")
     """When it was last asked to."""
     offer: Offer | None = None
+    is_leaving: bool = False
+    """It gets no more tasks, and ends with the one it carries."""
+    unsaved: int = 0
+    """Bytes it sent that may not be on disk yet."""
 
     @property
     def worker(self) -> Worker:

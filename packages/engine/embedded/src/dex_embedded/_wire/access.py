@@ -10,7 +10,7 @@ import grpc
 
 from dex_embedded._runtime.call_errors import CallError, CallErrorKind
 from dex_embedded._runtime.engine import Engine
-from dex_embedded._runtime.worker_streams import Phase, WorkerStream
+from dex_embedded._runtime.worker_streams import WorkerStream
 from dex_embedded._wire.errors import Abortable, abort_with
 from dex_embedded._wire.token_file import TokenFile, TokenFileError
 from dex_embedded._wire.worker_tasks import StreamCall, WorkerTaskService
@@ -83,21 +83,19 @@ class GuardedWorkerTasks(WorkerTaskService):
             del self._digests[stream]
 
     def end_refused_streams(self) -> None:
-        """Ends streams that would not be let in any more, each once it carries no task.
+        """Gives no more tasks to streams that would not be let in any more, and ends them.
 
         A task in a worker's hands was handed out while its token was good, and ending the stream
-        would lose it; so call this again until the stream is found idle.
+        would lose it; so a stream that carries one ends when it is answered.
         """
         for stream, digest in list(self._digests.items()):
             try:
                 accepted = self._tokens.accepts(digest)
             except TokenFileError:
                 return  # nothing new is let in; what is open stays until the file can be read
-            if not accepted and stream.phase in (Phase.SPARE, Phase.IDLE):
+            if not accepted and not stream.is_leaving:
                 _LOGGER.info("worker %s: its token is no longer accepted", stream.worker.worker_id)
-                # In this order: once it is gone from the table no task can be put on it.
-                self._engine.workers.stream_lost(stream)
-                stream.close()
+                self._engine.workers.end_stream(stream)
 
 
 def _authorizations(metadata: Metadata) -> list[str]:

@@ -59,11 +59,33 @@ SERVED: Final[dict[str, type[Message]]] = {
 }
 """The calls that are served, each with its request message."""
 
+LONG_POLLS: Final = frozenset(
+    {
+        "WaitForFlow",
+        "WaitForStepCompletion",
+        "WaitForAttribute",
+        "ReadStream",
+        "WaitForHistoryEvent",
+    }
+)
+"""Calls that wait for something to happen; the others are answered as soon as may be."""
+
+READING: Final = LONG_POLLS | {
+    "GetFlowSummary",
+    "GetFlowState",
+    "SearchFlows",
+    "GetAttributes",
+    "GetChannelMessages",
+    "ListStreamMessages",
+    "GetHistoryEvents",
+}
+"""Calls that change nothing, so that their reply can be refused when there is no room for it."""
+
 REFUSED: Final = ("ResetFlow",)
 """Calls of the protocol that are answered UNIMPLEMENTED."""
 
 _TOKENS_EVERY: Final = 1.0
-"""How soon a token that was taken out of its file ends the idle streams opened with it, seconds."""
+"""How soon a token taken out of its file keeps tasks from streams opened with it, seconds."""
 
 _Handler = Callable[[Any], Awaitable[Message]]
 
@@ -122,8 +144,9 @@ async def serve(
     server = grpc.aio.server(
         interceptors=() if tokens is None else (AccessCheck(tokens),),
         options=(
-            # A frame over the server's limit would silence a worker's queue for a minute.
-            ("grpc.max_receive_message_length", -1),
+            # A frame over this silences a worker's queue for a minute, so it is far above what a
+            # handler should ever answer.
+            ("grpc.max_receive_message_length", engine.bounds.message_bytes),
             ("grpc.max_send_message_length", -1),
             # Two engines on one port would both seem to listen.
             ("grpc.so_reuseport", 0),
@@ -184,7 +207,16 @@ def _snake(name: str) -> str:
 def _unary(
     engine: Engine, name: str, handler: _Handler, request_type: type[Message]
 ) -> grpc.RpcMethodHandler[Any, Any]:
+    is_long_poll = name in LONG_POLLS
+    admission = engine.admission
+
     async def call(payload: bytes, context: UnaryCall) -> bytes:
+        try:
+            held = admission.enter_call(len(payload), is_long_poll=is_long_poll)
+        except CallError as error:
+            await abort_with(context, error)
+        # Not when the reply is handed over but when it has been taken.
+        context.add_done_callback(lambda _: held.release())
         try:
             request = request_type.FromString(payload)
         except DecodeError:
@@ -193,6 +225,9 @@ def _unary(
             reply = await handler(request)
             encoded = reply.SerializeToString()
             check_size(f"the reply of {name}", len(encoded), lambda: largest_parts(reply))
+            if name in READING:
+                admission.check_bytes(len(encoded))
+            held.add_bytes(len(encoded))
         except CallError as error:
             await abort_with(context, error)
         except KernelError as error:

@@ -8,9 +8,8 @@ more than one writer, because two overlapping writes lose a frame.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections import deque
-from enum import Enum
 from typing import Final, Protocol, TypeAlias, cast
 
 import grpc
@@ -18,14 +17,13 @@ from dex.dexpb import dex_pb2 as pb
 
 from dex_embedded._kernel.errors import InvalidRequestError
 from dex_embedded._kernel.values import Failure, FailureKind, Method
-from dex_embedded._runtime.call_errors import invalid
+from dex_embedded._runtime.call_errors import CallError, invalid
 from dex_embedded._runtime.engine import Engine
 from dex_embedded._runtime.faults import CONTROL_AFTER, CONTROL_BEFORE, SEND_AFTER, SEND_BEFORE
 from dex_embedded._runtime.tasks import alongside
 from dex_embedded._runtime.worker_streams import (
     CancelTask,
     Offer,
-    OutgoingFrame,
     Ping,
     Reconnect,
     Registered,
@@ -34,6 +32,9 @@ from dex_embedded._runtime.worker_streams import (
 )
 from dex_embedded._wire import decode
 from dex_embedded._wire.errors import Abortable, abort_with
+from dex_embedded._wire.line import Line, LineEnd
+
+_LOGGER = logging.getLogger(__name__)
 
 _EOF: Final = grpc.aio.EOF
 _DEATH_SHOWS_WITHIN: Final = 0.02
@@ -55,48 +56,6 @@ class StreamCall(Abortable, Protocol):
     async def write(self, message: bytes) -> None: ...
 
 
-class LineEnd(Enum):
-    """What the writer of a stream finds behind its last frame."""
-
-    BY_ENGINE = "the engine ends the call"
-    BY_WORKER = "the worker has half-closed and discards what it reads"
-
-
-class Line:
-    """Frames waiting for their stream's writer, in order."""
-
-    def __init__(self) -> None:
-        self._frames: deque[OutgoingFrame | LineEnd] = deque()
-        self._filled = asyncio.Event()
-
-    def put(self, frame: OutgoingFrame) -> None:
-        self._frames.append(frame)
-        self._filled.set()
-
-    def close(self) -> None:
-        """Asks the writer to end the call once everything before has been written."""
-        self._frames.append(LineEnd.BY_ENGINE)
-        self._filled.set()
-
-    def abandon(self) -> bool:
-        """Asks the writer to return after the frame it is writing; nobody reads the others.
-
-        Returns:
-            Whether a task was among the others.
-        """
-        held_task = any(isinstance(frame, TaskFrame) for frame in self._frames)
-        self._frames.clear()
-        self._frames.append(LineEnd.BY_WORKER)
-        self._filled.set()
-        return held_task
-
-    async def take(self) -> OutgoingFrame | LineEnd:
-        while not self._frames:
-            self._filled.clear()
-            await self._filled.wait()
-        return self._frames.popleft()
-
-
 class WorkerTaskService:
     """Serves `PollWorkerTask`."""
 
@@ -105,8 +64,27 @@ class WorkerTaskService:
 
     async def poll_worker_task(self, _requests: object, context: StreamCall) -> None:
         """One stream, from its `register` to its end."""
+        try:
+            leave = self._engine.admission.enter_stream()
+        except CallError as error:
+            await abort_with(context, error)
+        try:
+            await self._serve(context)
+        finally:
+            leave()
+
+    async def _serve(self, context: StreamCall) -> None:
         register = await self._read_register(context)
-        line = Line()
+        serving = asyncio.current_task()
+        assert serving is not None
+
+        def break_off() -> None:
+            _LOGGER.warning(
+                "worker %s does not read its stream; it is ended", register.app_worker_id
+            )
+            serving.cancel()
+
+        line = Line(self._engine.bounds.frames_per_stream, break_off)
         stream = self._engine.workers.stream_opened(
             register.app_worker_id,
             register.queue,
@@ -138,6 +116,9 @@ class WorkerTaskService:
     async def _receive_until_end(self, stream: WorkerStream, context: StreamCall) -> None:
         while (frame := await context.read()) is not _EOF:
             self._receive(stream, cast(pb.PollWorkerTaskRequest, frame))
+            if stream.unsaved > self._engine.bounds.unsaved_bytes:
+                # Not read, what the worker sends next waits on its side.
+                await self._engine.workers.saved(stream)
 
     async def _read_register(self, context: StreamCall) -> pb.PollWorkerTaskRegister:
         first = await context.read()
