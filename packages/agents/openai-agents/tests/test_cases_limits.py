@@ -202,35 +202,6 @@ async def test_case_11_a_large_output_is_not_stored_in_the_state_as_well() -> No
     assert max(turn.state_sizes) < 10_000
 
 
-async def test_case_11_the_history_is_not_stored_in_the_state() -> None:
-    model = script(
-        response(says("x" * 500_000, "m1")),
-        response(call("ping", "c1", x="1")),
-        response(says("done", "m2")),
-    )
-    session = session_of(Agent(name="A", model=model, tools=[ping]))
-    await session.turn("go")
-    turn = await session.turn("on")
-    assert max(turn.state_sizes) < 3_000
-
-
-async def test_case_11_the_state_grows_with_the_new_data_of_the_turn_only() -> None:
-    rounds = 20
-
-    @function_tool
-    def page(n: int) -> str:
-        """Get a page."""
-        return "".join(chr(33 + (i * 7919 * (i % 97 + n + 1)) % 90) for i in range(5_000))
-
-    model = script(
-        *(response(call("page", f"c{i}", n=i)) for i in range(rounds)), response(says("done"))
-    )
-    turn = await session_of(Agent(name="A", model=model, tools=[page]), max_turns=None).turn("go")
-    growth = [b - a for a, b in zip(turn.state_sizes, turn.state_sizes[1:], strict=False)]
-    assert max(growth) < 1_000, "the pages themselves are in the records"
-    assert max(growth[-5:]) < 2 * max(growth[:5]) + 100
-
-
 # --- streaming ----------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from agents import (
     Agent,
     FunctionToolResult,
+    ModelBehaviorError,
     RunContextWrapper,
     Runner,
     ToolGuardrailFunctionOutput,
@@ -83,13 +85,67 @@ async def test_case_3_code_that_decides_the_end_gets_the_tools_own_value(
         tools=[tool],
         tool_use_behavior=decide if behavior == "custom" else "stop_on_first_tool",
     )
-    turn = await session_of(agent).turn("go")
-    assert turn.messages[-1].text == str(value)
+    session = session_of(agent)
+    turn = await session.turn("go")
+    assert turn.messages[-1].text == ("3" if behavior == "custom" else str(value))
     assert turn.model_steps == 2
     assert len(model.calls) == 1
     if behavior == "custom":
         assert seen == [value]
         assert type(seen[0]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("final", "output_type", "text"),
+    [
+        (None, None, "second"),
+        ("all of it", None, "all of it"),
+        (Weather(city="Oslo", t=3), None, "city='Oslo' t=3"),
+        (Weather(city="Oslo", t=3), Weather, '{"city":"Oslo","t":3}'),
+        (7, int, "7"),
+    ],
+)
+async def test_case_3_an_answer_made_of_tool_results_is_read_by_people_and_sent_to_no_model(
+    final: object, output_type: type | None, text: str
+) -> None:
+    @function_tool
+    def look(x: str) -> str:
+        """Look."""
+        return x
+
+    def decide(
+        _context: RunContextWrapper[Any], results: list[FunctionToolResult]
+    ) -> ToolsToFinalOutputResult:
+        return ToolsToFinalOutputResult(
+            is_final_output=True, final_output=results[1].output if final is None else final
+        )
+
+    steps = [
+        response(*(call("look", f"c{n}", x=x) for n, x in enumerate(("first", "second", "third")))),
+        response(says("later")),
+    ]
+
+    def agent(model: Any) -> Agent[Any]:
+        return Agent(
+            name="A",
+            model=model,
+            tools=[look],
+            tool_use_behavior=decide,
+            output_type=output_type,
+        )
+
+    plain_model, model = script(*steps), script(*steps)
+    plain = await Runner.run(agent(plain_model), [{"role": "user", "content": "go"}])
+    more: list[Any] = [*plain.to_input_list(), {"role": "user", "content": "more"}]
+    with suppress(ModelBehaviorError):  # "later" is no value of the output types
+        await Runner.run(plain.last_agent, more)
+    session = session_of(agent(model))
+    turn = await session.turn("go")
+    assert turn.messages[-1].text == text
+    assert output_type is not None or plain.final_output == text
+    assert [message.role for message in turn.messages[-2:]] == ["tool", "assistant"]
+    await session.turn("more")
+    assert [c.input for c in model.calls] == [c.input for c in plain_model.calls]
 
 
 async def test_case_3_a_tool_with_an_output_type_gives_its_object() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, cast
 
-from agents import ItemHelpers, MessageOutputItem, RunItem
+from agents import ItemHelpers, MessageOutputItem, RunItem, ToolCallOutputItem
+from pydantic_core import to_json
 
 from dex_agents import AgentMessage, FrameworkMessage, MessageRole, TurnFailedError
 from dex_agents_openai_agents.call_ids import with_unique_call_ids
@@ -51,23 +52,33 @@ def framework_messages(
     new_items: Iterable[RunItem],
     *,
     last_agent: str,
+    final_output: object,
     omit_reasoning_ids: bool,
 ) -> tuple[FrameworkMessage, ...]:
     """Return the messages to store for a finished turn.
+
+    An answer that code made of the tools' values is in no item. It is stored behind the items for
+    people to read, and never sent to a model, as in a plain run.
 
     Args:
         replayed: Items of the turn that the last run got as input, after a replay.
         new_items: Items the run produced.
         last_agent: Agent that ended the turn; kept with the turn's last item.
+        final_output: The run's final output.
         omit_reasoning_ids: See `input_items`.
     """
-    entries = [(item, item_text(item), "") for item in replayed]
-    for item in new_items:
-        if item.type == "tool_approval_item":
-            continue
+    entries: list[tuple[InputItem | None, str, str]] = [
+        (item, item_text(item), "") for item in replayed
+    ]
+    produced = [item for item in new_items if item.type != "tool_approval_item"]
+    for item in produced:
         plain = _input_item(item, omit_reasoning_ids)
         text = _message_text(item) if isinstance(item, MessageOutputItem) else item_text(plain)
         entries.append((plain, text, item.agent.name))
+    if produced and isinstance(produced[-1], ToolCallOutputItem):
+        answer = _answer_of_tools(produced, final_output)
+        if answer != entries[-1][1]:
+            entries.append((None, answer, last_agent))
     last = len(entries) - 1
     return tuple(
         FrameworkMessage(
@@ -80,11 +91,24 @@ def framework_messages(
     )
 
 
-def encode_item(item: InputItem, next_agent: str | None = None) -> str:
+def _answer_of_tools(items: Iterable[RunItem], final_output: object) -> str:
+    """Return the text of a final output that the model did not write."""
+    for item in items:
+        if isinstance(item, ToolCallOutputItem) and item.output is final_output:
+            return item_text(_input_item(item, False))
+    if isinstance(final_output, str):
+        return final_output
+    try:
+        return to_json(final_output).decode()
+    except ValueError:
+        return str(final_output)
+
+
+def encode_item(item: InputItem | None, next_agent: str | None = None) -> str:
     """Return the stored form of one item.
 
     Args:
-        item: The item.
+        item: The item; `None` for a message that no model is sent.
         next_agent: Agent that takes the next user message, with the last item of a turn.
     """
     envelope: dict[str, Any] = {"v": ITEM_FORMAT, "item": item}
@@ -114,7 +138,8 @@ class History:
             items: list[InputItem] = []
             for message in group:
                 item, next_agent = decode_item(message)
-                items.append(item)
+                if item is not None:
+                    items.append(item)
                 self.next_agent = next_agent or self.next_agent
             self._turns.append((turn_id, items))
 
@@ -127,8 +152,8 @@ class History:
         return with_unique_call_ids(self._turns, taken_call_ids)
 
 
-def decode_item(message: AgentMessage) -> tuple[InputItem, str | None]:
-    """Read the stored form of one item.
+def decode_item(message: AgentMessage) -> tuple[InputItem | None, str | None]:
+    """Read the stored form of one item; the item is `None` where no model is sent one.
 
     Raises:
         TurnFailedError: It is damaged, of a newer form, or not from this package.
@@ -141,10 +166,13 @@ def decode_item(message: AgentMessage) -> tuple[InputItem, str | None]:
     if isinstance(envelope, Mapping):
         envelope = cast(Mapping[str, Any], envelope)
         version = envelope.get("v")
-        item = envelope.get("item")
-        if version == ITEM_FORMAT and isinstance(item, dict):
+        item = envelope.get("item", "missing")
+        if version == ITEM_FORMAT and (item is None or isinstance(item, dict)):
             next_agent = envelope.get("next_agent")
-            return cast(InputItem, item), next_agent if isinstance(next_agent, str) else None
+            return (
+                cast("InputItem | None", item),
+                next_agent if isinstance(next_agent, str) else None,
+            )
         problem = (
             f"has form {version!r}, this release reads form {ITEM_FORMAT}"
             if version != ITEM_FORMAT
@@ -188,7 +216,9 @@ def _message_text(item: MessageOutputItem) -> str:
     )
 
 
-def _role(item: Mapping[str, Any]) -> MessageRole:
+def _role(item: Mapping[str, Any] | None) -> MessageRole:
+    if item is None:
+        return MessageRole.ASSISTANT
     role = item.get("role")
     if role == "user":
         return MessageRole.USER

@@ -265,6 +265,7 @@ class ModelStep:
             source.replayed,
             result.new_items,
             last_agent=result.last_agent.name,
+            final_output=result.final_output,
             omit_reasoning_ids=self._settings.omit_reasoning_ids,
         )
         return TurnCompleted(messages, usage)
