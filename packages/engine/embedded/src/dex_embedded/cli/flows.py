@@ -6,15 +6,16 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from dex.dexpb import dex_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
-from rich.console import Console
-from rich.table import Table
 
 from dex_embedded._wire.client import EngineTarget, connect
 from dex_embedded.cli.history_json import event_to_json, values_to_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 STOP_TYPES: Final = {
     "cancel": pb.STOP_TYPE_CANCEL,
@@ -41,7 +42,7 @@ async def list_flows(target: EngineTarget, query: str, limit: int, *, as_json: b
     if as_json:
         print(json.dumps({"flows": [values_to_json(entry) for entry in found]}))
         return
-    table = Table("flow", "type", "status", "started", "closed", "indexed")
+    table = _table("flow", "type", "status", "started", "closed", "indexed")
     for entry in found:
         indexed = ", ".join(
             f"{pair.key}={json.dumps(values_to_json(pair.value), ensure_ascii=False)}"
@@ -55,7 +56,7 @@ async def list_flows(target: EngineTarget, query: str, limit: int, *, as_json: b
             _time(entry.close_time) if entry.HasField("close_time") else "",
             indexed,
         )
-    _console().print(table)
+    _print(table)
 
 
 async def show_history(target: EngineTarget, flow_id: str, run_id: str, *, as_json: bool) -> None:
@@ -88,11 +89,11 @@ async def show_history(target: EngineTarget, flow_id: str, run_id: str, *, as_js
         }
         print(json.dumps(document))
         return
-    _console().print(_history_table(events))
+    _print(_history_table(events))
 
 
 def _history_table(events: Sequence[pb.FlowHistoryEvent]) -> Table:
-    table = Table("#", "event", "step", "attempts", "duration", "worker", "detail")
+    table = _table("#", "event", "step", "attempts", "duration", "worker", "detail")
     for event in events:
         kind = event.WhichOneof("payload") or ""
         payload = getattr(event, kind)
@@ -130,7 +131,7 @@ async def show_summary(target: EngineTarget, flow_id: str, *, as_json: bool) -> 
     if as_json:
         print(json.dumps(values_to_json(summary)))
         return
-    table = Table(show_header=False)
+    table = _table()
     table.add_row("flow", summary.flow_execution_id.flow_id)
     table.add_row("run", summary.flow_execution_id.run_id)
     table.add_row("type", summary.flow_type)
@@ -138,7 +139,7 @@ async def show_summary(target: EngineTarget, flow_id: str, *, as_json: bool) -> 
     table.add_row("started", _time(summary.start_time))
     if summary.HasField("close_time"):
         table.add_row("closed", _time(summary.close_time))
-    _console().print(table)
+    _print(table)
 
 
 async def show_state(target: EngineTarget, flow_id: str) -> None:
@@ -156,10 +157,19 @@ async def stop_flow(target: EngineTarget, flow_id: str, stop_type: str, reason: 
     print(json.dumps({"flowId": flow_id, "stopped": True}))
 
 
-def _console() -> Console:
+def _table(*headers: str) -> Table:
+    # Here, since it takes a while and `dex-embedded dev` has no use for it.
+    from rich.table import Table
+
+    return Table(*headers, show_header=bool(headers))
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
     # Nothing is cut when the output goes to a file or another program.
     width = None if sys.stdout.isatty() else 1_000
-    return Console(highlight=False, width=width)
+    Console(highlight=False, width=width).print(table)
 
 
 def _status(number: int) -> str:
