@@ -224,7 +224,7 @@ class Dispatcher:
     # --- matching --------------------------------------------------------------------------------
 
     def _match(self) -> None:
-        if self._matching or self._closed:
+        if self._matching or self._closed or not any(self._backlog.values()):
             return
         self._matching = True
         try:

@@ -77,7 +77,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _without_defaults(record: Mapping[str, object]) -> Record:
-    return {key: value for key, value in record.items() if value not in (None, "", 0, (), [], {})}
+    return {key: value for key, value in record.items() if value}
 
 
 # --- options ---------------------------------------------------------------------------------

@@ -42,20 +42,24 @@ def statements_for(
     statements: list[Statement] = []
     for change in changes:
         match change:
-            case InsertRun(run):
-                statements.extend(_insert_run(run))
-            case UpdateRun(run, bulk):
-                statements.append(_update_run(run, bulk=bulk))
+            # The most frequent first: each case before a match costs a look.
             case PutAttribute(version, replaces, retain):
                 if replaces is not None:
                     statements.extend(_replace(run_key, replaces, version.version, retain=retain))
                 statements.extend(_insert_attribute(run_key, version))
-            case DeleteAttribute(replaces, at_version, retain):
-                statements.extend(_replace(run_key, replaces, at_version, retain=retain))
-            case ForgetOldVersions():
+            case PutStep(step, is_new, given):
+                statements.append(_put_step(run_key, step, is_new=is_new, given=given))
+            case AppendEvent(event):
                 statements.append(
-                    ("DELETE FROM attribute WHERE run = ? AND until IS NOT NULL", (run_key,))
+                    (
+                        "INSERT INTO event (id, payload) VALUES (?, ?)",
+                        (row_id(run_key, event.event_id), encode_event(event)),
+                    )
                 )
+            case UpdateRun(run, bulk):
+                statements.append(_update_run(run, bulk=bulk))
+            case DeleteStep(ordinal):
+                statements.append(("DELETE FROM step WHERE id = ?", (row_id(run_key, ordinal),)))
             case AddMessage(message):
                 statements.append(
                     (
@@ -76,12 +80,6 @@ def statements_for(
                     else "DELETE FROM message WHERE id = ?"
                 )
                 statements.append((sql, (row_id(run_key, sequence),)))
-            case PutStep(step, is_new, given):
-                statements.append(_put_step(run_key, step, is_new=is_new, given=given))
-            case DeleteStep(ordinal):
-                statements.append(("DELETE FROM step WHERE id = ?", (row_id(run_key, ordinal),)))
-            case PutIndexEntry(write):
-                statements.append(_put_index_entry(run_key, write))
             case RecordRequest(request):
                 statements.append(
                     (
@@ -89,13 +87,16 @@ def statements_for(
                         (run_key, request.request_id, request.output),
                     )
                 )
-            case AppendEvent(event):
+            case DeleteAttribute(replaces, at_version, retain):
+                statements.extend(_replace(run_key, replaces, at_version, retain=retain))
+            case PutIndexEntry(write):
+                statements.append(_put_index_entry(run_key, write))
+            case ForgetOldVersions():
                 statements.append(
-                    (
-                        "INSERT INTO event (id, payload) VALUES (?, ?)",
-                        (row_id(run_key, event.event_id), encode_event(event)),
-                    )
+                    ("DELETE FROM attribute WHERE run = ? AND until IS NOT NULL", (run_key,))
                 )
+            case InsertRun(run):
+                statements.extend(_insert_run(run))
             case _:
                 assert_never(change)
     return statements

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Final
+
+_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(0x80))
 
 
 def varint(number: int) -> bytes:
     """The base-128 form of a non-negative number."""
     if number < 0x80:
-        return bytes((number,))
+        return _ONE_BYTE[number]
     out = bytearray()
     while number >= 0x80:
         out.append((number & 0x7F) | 0x80)
@@ -25,6 +28,10 @@ def varint(number: int) -> bytes:
 @lru_cache(maxsize=256)
 def _tag(field: int, wire_type: int) -> bytes:
     return varint(field << 3 | wire_type)
+
+
+_KEY: Final = _tag(1, 2)
+_VALUE: Final = _tag(2, 2)
 
 
 def message_field(field: int, payload: bytes) -> bytes:
@@ -52,4 +59,7 @@ def texts_field(field: int, texts: Iterable[str]) -> bytes:
 
 def pair(key: str, value: bytes) -> bytes:
     """A `KV`: `{key = 1, value = 2}`. Map entries have the same form."""
-    return text_field(1, key) + message_field(2, value)
+    if not key:
+        return message_field(2, value)
+    name = key.encode()
+    return b"".join((_KEY, varint(len(name)), name, _VALUE, varint(len(value)), value))
