@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 READY_WITHIN = 30.0
@@ -56,6 +58,7 @@ async def start_engine(
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     log: list[str] | None = None,
+    file_limit: int | None = None,
 ) -> EngineProcess:
     """Starts an engine and waits until it is ready.
 
@@ -65,6 +68,7 @@ async def start_engine(
         env: Added to the environment.
         args: Further arguments of the command.
         log: Gets the lines of its stderr, which go to the test's own without it.
+        file_limit: Bytes that a file it writes may have; as if the disk were full then.
 
     Raises:
         RuntimeError: It ended instead; the text is what it said.
@@ -83,6 +87,7 @@ async def start_engine(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **(env or {})},
+        preexec_fn=None if file_limit is None else partial(_limit_files, file_limit),
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -98,6 +103,10 @@ async def start_engine(
     _DRAINS.add(drain)
     drain.add_done_callback(_DRAINS.discard)
     return engine
+
+
+def _limit_files(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 _DRAINS: set[asyncio.Task[None]] = set()
@@ -120,9 +129,12 @@ async def engine_process(
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     log: list[str] | None = None,
+    file_limit: int | None = None,
 ) -> AsyncGenerator[EngineProcess]:
     """An engine process that is gone when the block ends."""
-    engine = await start_engine(data_dir, port=port, env=env, args=args, log=log)
+    engine = await start_engine(
+        data_dir, port=port, env=env, args=args, log=log, file_limit=file_limit
+    )
     try:
         yield engine
     finally:
