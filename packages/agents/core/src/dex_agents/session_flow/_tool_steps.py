@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from dex import AsyncContext, Context, StepDecision, Timer, Wait, dead_end, go_to_many
+from dex import (
+    AsyncContext,
+    Context,
+    StepDecision,
+    Timer,
+    ValueMappingError,
+    Wait,
+    dead_end,
+    go_to_many,
+)
 
 from dex_agents._session.approvals import (
     ApprovalResult,
@@ -74,6 +85,27 @@ def _record(context: Context, tool_call_id: str) -> AgentToolCall:
     return record
 
 
+def _readable_records(context: Context, tool_call_ids: Iterable[str]) -> Iterator[AgentToolCall]:
+    for tool_call_id in tool_call_ids:
+        with contextlib.suppress(ValueMappingError):
+            yield _record(context, tool_call_id)
+
+
+def _give_up_unreadable(context: Context, tool_call_id: str) -> StepDecision:
+    """Tell the waiting turn about a call whose record this release cannot read.
+
+    The record stays as it is. The model Step that follows fails the turn with words.
+    """
+    turn = running_turn_id(session_state(context))
+    TOOL_CALL_RESULTS.publish(context, ToolCallCompleted(tool_call_id, turn))
+    _LOG.warning(
+        "the record of tool call %r in session %r cannot be read by this release; its turn fails",
+        tool_call_id,
+        context.flow_id,
+    )
+    return dead_end()
+
+
 def _finish(context: Context, final: FinalCall, events: AgentEventWriter) -> StepDecision:
     """Store a final record and tell the waiting turn, in one commit. Exactly once per call."""
     record = final.record
@@ -105,7 +137,10 @@ class AwaitToolApproval(SessionStep[str]):
     @guarded
     async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         """Apply the answer. The lock on the interrupts is held, so no answer slips in between."""
-        record = _record(context, input)
+        try:
+            record = _record(context, input)
+        except ValueMappingError:
+            return _give_up_unreadable(context, input)
         wanted = interrupt_id(record.turn_id, input)
         pending = stored(context, PENDING_INTERRUPTS) or []
         answers = INTERRUPT_RESOLUTIONS.results(context, wanted)
@@ -239,7 +274,10 @@ class RecordToolFailure(SessionStep[str]):
     @guarded
     async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         """Make the record final: a read `failed`, a write is `outcome_unknown`."""
-        record = _record(context, input)
+        try:
+            record = _record(context, input)
+        except ValueMappingError:
+            return _give_up_unreadable(context, input)
         if record.status.is_final:
             return dead_end()
         with self.session.event_writer(context, record.turn_id) as events:
@@ -252,7 +290,10 @@ class RecordToolOutcomeUnknown(SessionStep[str]):
     @guarded
     async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         """Make the record final: `outcome_unknown`."""
-        record = _record(context, input)
+        try:
+            record = _record(context, input)
+        except ValueMappingError:
+            return _give_up_unreadable(context, input)
         if record.status.is_final:
             return dead_end()
         with self.session.event_writer(context, record.turn_id) as events:
@@ -276,7 +317,11 @@ class ResumeTurn(SessionStep[int]):
 
     @guarded
     async def execute(self, context: AsyncContext, input: int) -> StepDecision:
-        """Count records, not messages: a message may be a leftover of an earlier turn."""
+        """Count records, not messages: a message may be a leftover of an earlier turn.
+
+        A record that cannot be read counts as final, since its Step has told that it is over; the
+        model Step then fails the turn with words.
+        """
         session = self.session
         state, index = session_state(context), session_index(context)
         turn = running_turn_id(state)
@@ -285,7 +330,7 @@ class ResumeTurn(SessionStep[int]):
         ]
         index = finish_tool_calls(index, results)
         AGENT_INDEX.set(context, index)
-        unfinished = unfinished_calls(_record(context, call_id) for call_id in round_ids(index))
+        unfinished = unfinished_calls(_readable_records(context, round_ids(index)))
         if unfinished:
             return go_to_many(session.movements.resume_turn(index, len(unfinished)))
         state = continue_turn(state)
