@@ -12,6 +12,7 @@ from tools.benchmarks import commands as benchmark_commands
 from tools.commands import Command, Commands
 from tools.engine import commands as engine_commands
 from tools.errors import ToolError
+from tools.new_adapter import commands as adapter_commands
 from tools.smoke import commands as smoke_commands
 from tools.workspace import REPOSITORY_ROOT
 
@@ -23,6 +24,7 @@ AREAS = (
     release_commands,
     api_commands,
     benchmark_commands,
+    adapter_commands,
 )
 
 

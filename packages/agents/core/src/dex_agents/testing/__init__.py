@@ -20,7 +20,13 @@ from dex_agents.testing._history import (
     StepHistoryEntry,
     read_step_history,
 )
-from dex_agents.testing._processes import ChildProcess, ChildProcessError
+from dex_agents.testing._processes import (
+    ChildProcess,
+    ChildProcessError,
+    StartedProcess,
+    StartProcess,
+    start_process,
+)
 from dex_agents.testing._stack import AgentTestStack, wait_for_agent_snapshot
 from dex_agents.testing._waiting import WaitTimeoutError, wait_until
 from dex_agents.testing._worker import WorkerProcess, run_agent_worker
@@ -37,12 +43,15 @@ __all__ = [
     "FileGate",
     "Invocation",
     "InvocationLog",
+    "StartProcess",
+    "StartedProcess",
     "StepHistoryEntry",
     "WaitTimeoutError",
     "WorkerProcess",
     "create_engine",
     "read_step_history",
     "run_agent_worker",
+    "start_process",
     "wait_for_agent_snapshot",
     "wait_until",
 ]

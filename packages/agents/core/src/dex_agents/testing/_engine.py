@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from dex_agents.local import EmbeddedEngineMissingError
-from dex_agents.testing._processes import ChildProcess
+from dex_agents.testing._processes import ChildProcess, StartProcess, start_process
 from dex_agents.testing._waiting import WaitTimeoutError, wait_until
 
 # Below the range that the system hands out for outgoing connections: a client that tries to reach
@@ -37,6 +37,7 @@ class EngineProcess(ABC):
         data_dir: Its data, kept over restarts.
         log_dir: Folder of its output.
         env: Variables added to its environment.
+        start: How its process is started.
 
     Attributes:
         has_fault_places: Whether it reads the `DEX_EMBEDDED_FAULT` variables.
@@ -44,8 +45,15 @@ class EngineProcess(ABC):
 
     has_fault_places: bool = False
 
-    def __init__(self, data_dir: Path, log_dir: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        log_dir: Path,
+        env: Mapping[str, str] | None = None,
+        start: StartProcess = start_process,
+    ) -> None:
         self.data_dir = data_dir
+        self._start_process = start
         self._log_dir = log_dir
         self._env = dict(env or {})
         self._port = 0
@@ -145,7 +153,7 @@ class EmbeddedEngineProcess(EngineProcess):
             raise EmbeddedEngineMissingError
         command = [sys.executable, "-m", "dex_agents.testing._engine_child", "dev"]
         command += ["--data-dir", str(self.data_dir), "--port", str(port), "--json"]
-        return ChildProcess(name, command, log_path=log_path, env=env)
+        return ChildProcess(name, command, log_path=log_path, env=env, start=self._start_process)
 
     def _is_ready(self, output: str) -> bool:
         for line in output.splitlines():
@@ -165,6 +173,7 @@ class DexcliEngineProcess(EngineProcess):
         data_dir: Its data; made the home directory of the engine, which keeps its files there.
         log_dir: Folder of its output.
         env: Variables added to its environment.
+        start: How its process is started.
     """
 
     def __init__(
@@ -173,8 +182,9 @@ class DexcliEngineProcess(EngineProcess):
         data_dir: Path,
         log_dir: Path,
         env: Mapping[str, str] | None = None,
+        start: StartProcess = start_process,
     ) -> None:
-        super().__init__(data_dir, log_dir, env)
+        super().__init__(data_dir, log_dir, env, start)
         self._dexcli = dexcli
         server = os.environ.get("DEX_SERVER_ZD_BINARY") or str(dexcli.with_name("dex-server-zd"))
         for binary in (dexcli, Path(server)):
@@ -190,7 +200,11 @@ class DexcliEngineProcess(EngineProcess):
         command = [str(self._dexcli), "dev", "--engine", "zd", "--open=false"]
         command += ["--dex-port", str(port), "--web-port", str(_free_port())]
         return ChildProcess(
-            name, command, log_path=log_path, env={**env, "HOME": str(self.data_dir)}
+            name,
+            command,
+            log_path=log_path,
+            env={**env, "HOME": str(self.data_dir)},
+            start=self._start_process,
         )
 
     def _is_ready(self, output: str) -> bool:
@@ -198,13 +212,16 @@ class DexcliEngineProcess(EngineProcess):
 
 
 def create_engine(
-    data_dir: Path, log_dir: Path, env: Mapping[str, str] | None = None
+    data_dir: Path,
+    log_dir: Path,
+    env: Mapping[str, str] | None = None,
+    start: StartProcess = start_process,
 ) -> EngineProcess:
     """Choose the engine: that of `DEXCLI` when the variable is set, else the embedded one."""
     dexcli = os.environ.get("DEXCLI", "").strip()
     if dexcli:
-        return DexcliEngineProcess(Path(dexcli).absolute(), data_dir, log_dir, env)
-    return EmbeddedEngineProcess(data_dir, log_dir, env)
+        return DexcliEngineProcess(Path(dexcli).absolute(), data_dir, log_dir, env, start)
+    return EmbeddedEngineProcess(data_dir, log_dir, env, start)
 
 
 def _free_port() -> int:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final, Protocol
 
 from dex_agents.testing._waiting import DEFAULT_TIMEOUT, WaitTimeoutError, wait_until
 
@@ -29,6 +29,65 @@ class ChildProcessError(RuntimeError):
         self.returncode = returncode
 
 
+class StartedProcess(Protocol):
+    """What `ChildProcess` needs of a process that was started; `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its group."""
+        ...
+
+    @property
+    def stdin(self) -> IO[Any] | None:
+        """The end of its standard input, if it is held here."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return how it ended, or `None` while it runs."""
+        ...
+
+    def wait(self) -> int:
+        """Wait until it has ended and return how."""
+        ...
+
+
+class StartProcess(Protocol):
+    """Starts a program in a process group of its own."""
+
+    def __call__(
+        self,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        cwd: str | Path | None,
+        env: Mapping[str, str] | None,
+    ) -> StartedProcess:
+        """Start the program; its output is added to a file."""
+        ...
+
+
+def start_process(
+    command: Sequence[str],
+    *,
+    log_path: Path,
+    cwd: str | Path | None,
+    env: Mapping[str, str] | None,
+) -> StartedProcess:
+    """Start a program as a child of this process."""
+    with log_path.open("ab") as log:
+        # Standard input stays open as long as this process lives: a child that watches it ends
+        # when the test run is killed, although it is in another process group.
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            start_new_session=True,
+        )
+
+
 class ChildProcess:
     """A running program in a process group of its own; its output goes to a file.
 
@@ -38,6 +97,7 @@ class ChildProcess:
         log_path: File that gets standard output and standard error.
         cwd: Working directory.
         env: The whole environment; that of this process by default.
+        start: How it is started.
     """
 
     def __init__(
@@ -48,22 +108,12 @@ class ChildProcess:
         log_path: Path,
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
+        start: StartProcess = start_process,
     ) -> None:
         self.name = name
         self.log_path = log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        with log_path.open("ab") as log:
-            # Standard input stays open as long as this process lives: a child that watches it ends
-            # when the test run is killed, although it is in another process group.
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=cwd,
-                env=None if env is None else dict(env),
-                start_new_session=True,
-            )
+        self._process = start(command, log_path=log_path, cwd=cwd, env=env)
 
     @property
     def pid(self) -> int:

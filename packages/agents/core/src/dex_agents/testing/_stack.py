@@ -17,6 +17,7 @@ from dex_agents.local import SessionApp, open_sessions
 from dex_agents.session_flow import AgentSessionFlow
 from dex_agents.testing._engine import EngineProcess, create_engine
 from dex_agents.testing._history import StepHistoryEntry, read_step_history
+from dex_agents.testing._processes import StartProcess, start_process
 from dex_agents.testing._waiting import DEFAULT_INTERVAL, DEFAULT_TIMEOUT, wait_until
 from dex_agents.testing._worker import WorkerProcess
 from dex_agents.values import AgentSnapshot
@@ -42,6 +43,7 @@ class AgentTestStack:
         worker_env: Variables added to the environment of the workers.
         engine_env: Variables added to the environment of the engine.
         codecs: Codecs for value types of your own.
+        start: How engine and workers are started.
     """
 
     def __init__(
@@ -54,11 +56,13 @@ class AgentTestStack:
         worker_env: Mapping[str, str] | None = None,
         engine_env: Mapping[str, str] | None = None,
         codecs: Mapping[object, Codec[Any]] | None = None,
+        start: StartProcess = start_process,
     ) -> None:
         self.state_dir = Path(state_dir)
         self.engine: EngineProcess = create_engine(
-            self.state_dir / "engine", self.state_dir, engine_env
+            self.state_dir / "engine", self.state_dir, engine_env, start
         )
+        self._start_process = start
         self._flows = tuple(flows)
         self._worker_module = worker_module
         self._worker_cwd = worker_cwd
@@ -128,6 +132,7 @@ class AgentTestStack:
             state_dir=self.state_dir,
             cwd=self._worker_cwd,
             env={**self._worker_env, **(env or {})},
+            start=self._start_process,
         )
         self._workers.append(worker)
         await worker.wait_until_ready()

@@ -14,7 +14,7 @@ from dex import Codec
 
 from dex_agents.local import DEFAULT_CONCURRENT_TASKS, open_sessions
 from dex_agents.session_flow import AgentSessionFlow
-from dex_agents.testing._processes import ChildProcess
+from dex_agents.testing._processes import ChildProcess, StartProcess, start_process
 from dex_agents.testing._waiting import WaitTimeoutError, wait_until
 
 SERVER_VARIABLE: Final = "DEX_AGENTS_TEST_SERVER"
@@ -78,6 +78,7 @@ class WorkerProcess(ChildProcess):
         state_dir: Path,
         cwd: str | Path | None,
         env: Mapping[str, str],
+        start: StartProcess = start_process,
     ) -> None:
         self._ready_file = state_dir / f"{name}.ready"
         self._ready_file.unlink(missing_ok=True)
@@ -93,6 +94,7 @@ class WorkerProcess(ChildProcess):
                 SERVER_VARIABLE: server_address,
                 READY_VARIABLE: str(self._ready_file.absolute()),
             },
+            start=start,
         )
 
     async def wait_until_ready(self) -> None:

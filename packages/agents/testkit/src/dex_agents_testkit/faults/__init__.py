@@ -12,7 +12,7 @@
 only, and finds it by name in the worker process too.
 """
 
-from dex_agents_testkit.faults._agent import CrashableAgent, NoEnginePlacesError
+from dex_agents_testkit.faults._agent import CrashableAgent, NoEnginePlacesError, until_served
 from dex_agents_testkit.faults._loading import FlowReferenceError, load_flow
 from dex_agents_testkit.faults._places import (
     PLACES,
@@ -40,4 +40,5 @@ __all__ = [
     "Victim",
     "load_flow",
     "reach_place",
+    "until_served",
 ]

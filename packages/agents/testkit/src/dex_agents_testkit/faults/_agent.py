@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -17,12 +18,14 @@ from dex_agents.errors import SessionAlreadyExistsError, SessionNotFoundError
 from dex_agents.testing import (
     AgentTestStack,
     Invocation,
-    InvocationLog,
+    start_process,
     wait_for_agent_snapshot,
     wait_until,
 )
 from dex_agents.values import AgentInterrupt, AgentSnapshot
+from dex_agents_testkit.faults._forking import Nursery
 from dex_agents_testkit.faults._loading import absolute_reference, load_flow
+from dex_agents_testkit.faults._place_log import PlaceLog
 from dex_agents_testkit.faults._places import PLACES, Place, Side, Victim
 from dex_agents_testkit.faults._reaching import (
     FAULT_FILE_VARIABLE,
@@ -70,6 +73,9 @@ class CrashableAgent:
         workers: How many worker processes serve the agent.
         worker_module: What they run; a module of your own must do what `worker.main` does.
         codecs: Codecs for value types of your own.
+        forks: Fork processes from one that has imported everything, instead of starting each anew.
+            Worth it for tests that kill dozens. Linux only, and not for modules that start threads
+            when they are imported.
 
     Attributes:
         stack: Engine and workers.
@@ -84,40 +90,53 @@ class CrashableAgent:
         workers: int = 1,
         worker_module: str = WORKER_MODULE,
         codecs: Mapping[object, Codec[Any]] | None = None,
+        forks: bool = False,
     ) -> None:
         self._dir = Path(state_dir).absolute()
         self._dir.mkdir(parents=True, exist_ok=True)
         self._workers = workers
-        self._place_log = InvocationLog(self._dir / "places.jsonl")
+        place_path = self._dir / "places.jsonl"
+        self._place_log = PlaceLog(place_path)
         self._engine_log = self._dir / "engine-places.log"
         worker_file = FaultFile(self._dir / "worker-fault")
         engine_file = FaultFile(self._dir / "engine-fault")
+        common: dict[str, str] = {}
+        if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+            # Processes start again and again here, and need not compile their modules each time.
+            common["PYTHONDONTWRITEBYTECODE"] = ""
+            common["PYTHONPYCACHEPREFIX"] = str(self._dir / "bytecode")
+        self._nursery = None
+        if forks:
+            self._nursery = Nursery({**common, **(env or {})}, self._dir / "nursery.log")
         self.stack = AgentTestStack(
             self._dir,
             [load_flow(flow)],
             worker_module,
             worker_env={
+                **common,
                 **(env or {}),
                 FLOW_VARIABLE: absolute_reference(flow),
                 FAULT_FILE_VARIABLE: str(worker_file.path),
-                PLACE_LOG_VARIABLE: str(self._place_log.path),
+                PLACE_LOG_VARIABLE: str(place_path),
             },
             engine_env={
+                **common,
                 "DEX_EMBEDDED_FAULT_FILE": str(engine_file.path),
                 "DEX_EMBEDDED_FAULT_LOG": str(self._engine_log),
             },
             codecs=codecs,
+            start=start_process if self._nursery is None else self._nursery.start,
         )
         self._processes = StruckProcesses(self.stack, worker_file, engine_file, self._place_log)
         self._strikes: list[Strike] = []
 
     async def __aenter__(self) -> CrashableAgent:
         """Start the engine and the workers."""
-        await self.stack.__aenter__()
         try:
+            await self.stack.__aenter__()
             await asyncio.gather(*(self.stack.start_worker() for _ in range(self._workers)))
         except BaseException as error:
-            await self.stack.__aexit__(type(error), error, error.__traceback__)
+            await self._close(type(error), error, error.__traceback__)
             raise
         return self
 
@@ -141,7 +160,20 @@ class CrashableAgent:
         finally:
             for strike in self._strikes:
                 await strike.cancel()
+            await self._close(error_type, error, traceback)
+
+    async def _close(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
             await self.stack.__aexit__(error_type, error, traceback)
+        finally:
+            if self._nursery is not None:
+                self._nursery.close()
+                self._nursery = None
 
     @property
     def sessions(self) -> AgentSessionClient:
@@ -201,7 +233,7 @@ class CrashableAgent:
     def reached(self) -> Counter[str]:
         """How often each place was reached, over all processes; with and without its subject."""
         counted: Counter[str] = Counter()
-        lines = [entry.name for entry in self._place_log.entries()]
+        lines = [entry.name for entry in self._place_log.all()]
         if self._engine_log.exists():
             # A line of the engine goes on with what workers have in their hands.
             written = self._engine_log.read_text(encoding="utf-8").splitlines()
@@ -218,9 +250,14 @@ class CrashableAgent:
         """Every strike that was asked for, in order."""
         return tuple(self._strikes)
 
-    def arrivals(self) -> tuple[Invocation, ...]:
-        """Return every arrival at a place of a worker, with its facts, in order."""
-        return self._place_log.entries()
+    def arrivals(self, session_id: str | None = None) -> tuple[Invocation, ...]:
+        """Return the arrivals at places of a worker, with their facts, in order.
+
+        Args:
+            session_id: Only those on behalf of one session.
+        """
+        log = self._place_log
+        return tuple(log.all() if session_id is None else log.of(session_id))
 
     def counts(self) -> dict[str, int]:
         """Return how often each place was reached and each strike was made, for a report."""

@@ -6,8 +6,9 @@ import asyncio
 from enum import StrEnum
 from typing import Final
 
-from dex_agents.testing import AgentTestStack, InvocationLog, WorkerProcess, wait_until
+from dex_agents.testing import AgentTestStack, WorkerProcess, wait_until
 from dex_agents.values import ToolEffect
+from dex_agents_testkit.faults._place_log import PlaceLog
 from dex_agents_testkit.faults._places import Place, Side, Victim
 from dex_agents_testkit.faults._reaching import ArmedFault, FaultFile
 
@@ -49,7 +50,7 @@ class StruckProcesses:
         stack: AgentTestStack,
         worker_file: FaultFile,
         engine_file: FaultFile,
-        log: InvocationLog,
+        log: PlaceLog,
     ) -> None:
         self.stack = stack
         self.worker_file = worker_file
@@ -64,7 +65,7 @@ class StruckProcesses:
     def arrival_at(self, place: str) -> tuple[WorkerProcess | None, ToolEffect | None]:
         """Return who came to a worker's place last, and the effect of the tool it runs there."""
         name, _, subject = place.partition(":")
-        for entry in reversed(self._log.entries()):
+        for entry in reversed(self._log.all()):
             if entry.name == place or (not subject and entry.name.startswith(f"{name}:")):
                 effect = entry.details.get("effect")
                 found = [w for w in self.stack.workers if w.pid == entry.process_id]

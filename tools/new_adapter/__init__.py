@@ -1,0 +1,1 @@
+"""Writes the package of a new adapter: everything that is the same for all of them."""
