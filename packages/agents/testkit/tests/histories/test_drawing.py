@@ -5,21 +5,23 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
-from history_messages import turns
+from hypothesis import strategies as st
 
 from dex_agents_testkit.faults import PLACES, Victim
 from dex_agents_testkit.histories import DEFAULT_PLACES, Kill, Say, draw_histories
 
+MESSAGES = st.text(min_size=1, max_size=3)
+
 
 def test_the_same_seed_draws_the_same_histories_and_another_one_others() -> None:
-    first = draw_histories(turns(), DEFAULT_PLACES, 20, seed=7)
-    assert draw_histories(turns(), DEFAULT_PLACES, 20, seed=7) == first
-    assert draw_histories(turns(), DEFAULT_PLACES, 20, seed=8) != first
+    first = draw_histories(MESSAGES, DEFAULT_PLACES, 20, seed=7)
+    assert draw_histories(MESSAGES, DEFAULT_PLACES, 20, seed=7) == first
+    assert draw_histories(MESSAGES, DEFAULT_PLACES, 20, seed=8) != first
     assert [history.number for history in first] == list(range(1, 21))
 
 
 def test_histories_are_long_enough_and_all_places_are_struck_by_all_victims() -> None:
-    drawn = draw_histories(turns(), DEFAULT_PLACES, 300, seed=1)
+    drawn = draw_histories(MESSAGES, DEFAULT_PLACES, 300, seed=1)
     assert len(drawn) == 300
     assert statistics.median(len(history.actions) for history in drawn) >= 8
     first = [next(a for a in history.actions if isinstance(a, Kill)) for history in drawn]
@@ -31,7 +33,7 @@ def test_histories_are_long_enough_and_all_places_are_struck_by_all_victims() ->
 
 
 def test_work_is_under_way_when_a_place_may_be_reached() -> None:
-    for history in draw_histories(turns(), DEFAULT_PLACES, 50, seed=3):
+    for history in draw_histories(MESSAGES, DEFAULT_PLACES, 50, seed=3):
         for position, action in enumerate(history.actions):
             if isinstance(action, Kill):
                 assert isinstance(history.actions[position + 1], Say)

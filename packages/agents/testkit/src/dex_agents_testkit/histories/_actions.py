@@ -120,6 +120,7 @@ def _actions(
         *[st.just(Look())] * 2,
         st.just(Settle()),
     ]
+    anything = st.one_of(calm)
     count = draw(st.integers(MIN_ACTIONS, MAX_ACTIONS))
     # The first kill comes at once or after a calm start; a message follows, so that work is under
     # way when the place is reached.
@@ -127,14 +128,14 @@ def _actions(
     actions: list[Action] = []
     if before:
         actions.append(Say(draw(messages)))
-    actions += [draw(st.one_of(calm)) for _ in range(before - 1)]
+    actions += [draw(anything) for _ in range(before - 1)]
     actions += [draw(kill), Say(draw(messages))]
     rare = st.one_of(kill, st.builds(Restart, st.sampled_from([Victim.WORKER, Victim.ENGINE])))
     struck_again = draw(st.integers(0, 3)) == 0
     while len(actions) < count:
         if struck_again and len(actions) == count - 3:
             actions += [draw(rare), Say(draw(messages))]
-        actions.append(draw(st.one_of(calm)))
+        actions.append(draw(anything))
     return tuple(actions)
 
 
