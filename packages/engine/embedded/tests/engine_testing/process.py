@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-READY_WITHIN = 30.0
+READY_WITHIN = 60.0
 
 
 class EngineProcess:
