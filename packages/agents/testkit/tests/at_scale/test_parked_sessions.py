@@ -26,7 +26,7 @@ from process_facts import MIB, cpu_seconds_of, memory_of, needs_proc
 
 from dex_agents import AgentSessionClient, AgentSessionFlow, AgentSessionOptions
 from dex_agents.local import open_sessions
-from dex_agents.testing import EngineProcess, create_engine, wait_for_agent_snapshot
+from dex_agents.testing import EngineProcess, create_engine, wait_for_agent_snapshot, wait_until
 from dex_agents_testkit import scripted_log, scripted_session_flow
 from dex_embedded._store.check import check_file
 
@@ -128,6 +128,20 @@ async def for_each(
             group.create_task(lane())
 
 
+async def wait_until_parked(engine: EngineProcess, ids: Iterable[str]) -> None:
+    """Wait until every Step of every session waits: a question is asked before its Steps do."""
+    async with grpc.aio.insecure_channel(engine.address) as channel:
+        stub = dex_pb2_grpc.FlowServiceStub(channel)
+        for session_id in ids:
+            request = dex_pb2.GetFlowStateRequest(flow_id=session_id)
+
+            async def all_wait(request: dex_pb2.GetFlowStateRequest = request) -> bool:
+                steps = (await stub.GetFlowState(request)).active_step_executions
+                return all(step.phase == dex_pb2.ACTIVE_STEP_PHASE_WAITING for step in steps)
+
+            await wait_until(f"{session_id} to be parked", all_wait)
+
+
 @asynccontextmanager
 async def running(engine: EngineProcess) -> AsyncGenerator[EngineProcess]:
     try:
@@ -172,6 +186,7 @@ async def test_parked_sessions_cost_rows_and_answer_when_they_are_spoken_to(
         await engine.start()
         async with open_sessions(flow, server_address=engine.address) as app:
             await for_each(real, app.sessions(), size.real, park)
+            await wait_until_parked(engine, real)
         await engine.stop()
 
         data_file = tmp_path / "data" / "dex.sqlite3"
