@@ -21,7 +21,8 @@ class Difference:
     """One place where two traces differ.
 
     Attributes:
-        field: What differs: `error`, `tokens`, `output`, `order`, `item`, or a part of a request.
+        field: What differs: `error`, `answers`, `tokens`, `output`, `order`, `item`, or a part of a
+            request.
         plain: Its value in the plain run.
         durable: Its value in the session.
         call_id: The call, for outputs.
@@ -40,6 +41,8 @@ def find_differences(plain: Trace, durable: Trace) -> list[Difference]:
         found.append(Difference("error", plain.error, durable.error))
     if plain.tokens != durable.tokens:
         found.append(Difference("tokens", plain.tokens, durable.tokens))
+    if plain.answers != durable.answers:
+        found.append(Difference("answers", plain.answers, durable.answers))
     plain_calls = [request["place"] for request in plain.requests]
     durable_calls = [request["place"] for request in durable.requests]
     if plain_calls != durable_calls:
@@ -116,6 +119,13 @@ def _calls(*said: Said, **agent: Any) -> Plan:
     )
 
 
+def _image_not_shown(difference: Difference, _plan: Plan) -> bool:
+    return len(difference.plain) == len(difference.durable) and all(
+        one == other or (not other and "image_url" in one)
+        for one, other in zip(difference.plain, difference.durable, strict=True)
+    )
+
+
 def _unknown_first(difference: Difference, plan: Plan) -> bool:
     unknown = {call_id for call_id, name in plan.tools_called.items() if name == "nope"}
 
@@ -146,6 +156,13 @@ def _free_calls_first(difference: Difference, plan: Plan) -> bool:
 
 
 DOCUMENTED: tuple[Documented, ...] = (
+    Documented(
+        "an image as the answer",
+        "answers",
+        "the text of a message shows no image data; the image is in the item of its tool",
+        _image_not_shown,
+        _calls(Said("call", "{}", "c1", "image"), stops_on_tool=True),
+    ),
     Documented(
         "an unknown tool beside a known one",
         "order",

@@ -237,14 +237,14 @@ def build_plan(seed: int, features: frozenset[str]) -> Plan:
 #: that most runs must be equal in everything.
 _SHARES = {
     **dict.fromkeys(FEATURES, 0.36),
-    "failing": 0.16,
+    "failing": 0.32,
     "kill_model": 0.7,
     "kill_tool": 0.6,
     "second_turn": 0.5,
     "limit": 0.08,
 }
-#: Features that only plans with a failing tool have: they differ anyway.
-_ONLY_WITH_FAILING = {"bad_arguments", "unknown_tool"}
+#: Features that only plans with a failing tool have, so that they are rarer.
+_ONLY_WITH_FAILING = {"unknown_tool"}
 _PLANS_PER_CYCLE = 25
 
 

@@ -13,9 +13,10 @@ from agents import RunConfig, Runner
 from equivalence_agents import PlannedModel, build_agents
 from equivalence_plans import Plan, build_plan
 from forked_steps import ForkedRunner
+from pydantic import BaseModel
 from stepped_session import SteppedSession
 
-from dex_agents import AgentTurnContext, AgentTurnOutcome, ToolEffect, TurnCompleted
+from dex_agents import AgentToolCall, AgentTurnContext, AgentTurnOutcome, ToolEffect, TurnCompleted
 from dex_agents_openai_agents import OpenAIAgentsRunner
 
 REJECTION = "not this time"
@@ -28,16 +29,22 @@ class Trace:
     Attributes:
         requests: What the model was sent, call by call.
         items: Items of each turn that completed.
-        tokens: Tokens and calls of each turn that completed.
+        answers: Final output of each turn that completed, as text.
+        tokens: Model calls, input, output and all tokens of each turn that completed.
         error: Type of the error that ended the run, or an empty string.
-        killed: Places where a process was killed.
+        killed: Places where a process was killed while a call was in flight.
+        records: What became of each tool call of the session.
+        asked: Ids of the calls that a person was asked about.
     """
 
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     items: list[list[Any]] = field(default_factory=list[list[Any]])
-    tokens: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    answers: list[str] = field(default_factory=list[str])
+    tokens: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     error: str = ""
     killed: list[str] = field(default_factory=list[str])
+    records: list[AgentToolCall] = field(default_factory=list[AgentToolCall])
+    asked: list[str] = field(default_factory=list[str])
 
 
 def run_config(plan: Plan) -> RunConfig:
@@ -75,8 +82,14 @@ async def run_plain(plan: Plan, log: Path) -> Trace:
         history = json.loads(json.dumps(result.to_input_list()))
         agent = result.last_agent
         trace.items.append(history[len(given) :])
+        answer = result.final_output
+        trace.answers.append(
+            answer.model_dump_json() if isinstance(answer, BaseModel) else str(answer)
+        )
         usage = result.context_wrapper.usage
-        trace.tokens.append((usage.requests, usage.total_tokens))
+        trace.tokens.append(
+            (usage.requests, usage.input_tokens, usage.output_tokens, usage.total_tokens)
+        )
     trace.requests = read_requests(log)
     return trace
 
@@ -134,15 +147,22 @@ async def run_durable(plan: Plan, log: Path) -> Trace:
     )
     for text, _ in plan.turns:
         turn = await session.turn(text)
+        trace.records += turn.records.values()
         if not isinstance(turn.outcome, TurnCompleted):
             error = turn.outcome
             trace.error = getattr(error, "error_type", "") or str(error).partition(":")[0]
             break
         items = [json.loads(m.framework_item)["item"] for m in turn.messages]
-        trace.items.append(items)
-        trace.tokens.append((turn.usage.model_calls, turn.usage.total_tokens))
+        # A message without an item is for people only.
+        trace.items.append([item for item in items if item is not None])
+        trace.answers.append(turn.text)
+        usage = turn.usage
+        trace.tokens.append(
+            (usage.model_calls, usage.input_tokens, usage.output_tokens, usage.total_tokens)
+        )
     trace.requests = read_requests(log)
     trace.killed = runner.killed
+    trace.asked = session.asked
     return trace
 
 

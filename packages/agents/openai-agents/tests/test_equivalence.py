@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from equivalence_differences import (
     explanation,
     find_differences,
 )
-from equivalence_plans import FAILING_TOOLS, Plan, plan_number
+from equivalence_plans import FAILING_TOOLS, GUARDED_TOOLS, Plan, plan_number
 from equivalence_runs import Trace, run_durable, run_plain, warm_up
 
 SEED = int(os.environ.get("EQUIVALENCE_SEED", "20260101"))
@@ -41,24 +42,39 @@ async def both(plan: Plan) -> tuple[Trace, Trace]:
         )
 
 
-def has_parallel_calls(plan: Plan) -> bool:
+def has_parallel_calls(trace: Trace) -> bool:
+    """Whether a model saw two calls of one response."""
     return any(
-        sum(said.kind == "call" for said in response) > 1
-        for _, responses in plan.turns
-        for response in responses
+        one.get("type") == other.get("type") == "function_call"
+        for request in trace.requests
+        for one, other in pairwise(request["input"])
     )
 
 
-#: What the generated runs must contain, each in at least this share of them.
+def has_guardrail(plan: Plan, trace: Trace) -> bool:
+    """Whether a guardrail of an agent or a tool had something to judge."""
+    guarded = {f"I am {agent.name}" for agent in plan.agents if agent.has_guardrails}
+    # An input guardrail of the first agent that trips keeps every request back.
+    return (
+        plan.agents[0].has_guardrails
+        or any(request["instructions"] in guarded for request in trace.requests)
+        or any(record.tool_name in GUARDED_TOOLS for record in trace.records)
+    )
+
+
+#: What must really have happened in the generated runs, each in at least this share of them.
 CONTENTS: dict[str, tuple[float, Callable[[Plan, Trace], bool]]] = {
-    "a handoff": (0.15, lambda p, _: any(c.name.startswith("transfer") for c in p.calls)),
-    "an approval": (0.15, lambda p, _: any(c.name == "pay" for c in p.calls)),
-    "parallel calls": (0.15, lambda p, _: has_parallel_calls(p)),
-    "a guardrail": (0.15, lambda p, _: any(a.has_guardrails for a in p.agents)),
-    "a failing tool": (0.15, lambda p, _: any(c.name in FAILING_TOOLS for c in p.calls)),
+    "a handoff": (0.15, lambda _, t: len({r["instructions"] for r in t.requests}) > 1),
+    "an approval": (0.15, lambda _, t: bool(t.asked)),
+    "parallel calls": (0.15, lambda _, t: has_parallel_calls(t)),
+    "a guardrail": (0.15, has_guardrail),
+    "a failing tool": (0.15, lambda _, t: any(r.tool_name in FAILING_TOOLS for r in t.records)),
     "a structured output": (
         0.15,
-        lambda p, _: any(a.is_structured or "typed" in a.tools for a in p.agents),
+        lambda _, t: (
+            any(r["structured"] for r in t.requests)
+            or any(record.tool_name == "typed" for record in t.records)
+        ),
     ),
     "a kill with work in flight": (0.5, lambda _, t: bool(t.killed)),
 }
@@ -139,6 +155,7 @@ def test_a_difference_is_seen_wherever_it_is() -> None:
     for other, fields in (
         (trace(error="X"), {"error"}),
         (trace(tokens=[(2, 30)]), {"tokens"}),
+        (trace(answers=["other"]), {"answers"}),
         (trace(requests=[]), {"calls"}),
         (trace(items=[]), {"turns"}),
         (trace(request={"tools": []}), {"tools"}),

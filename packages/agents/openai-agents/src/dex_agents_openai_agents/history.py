@@ -94,8 +94,12 @@ def framework_messages(
 def _answer_of_tools(items: Iterable[RunItem], final_output: object) -> str:
     """Return the text of a final output that the model did not write."""
     for item in items:
-        if isinstance(item, ToolCallOutputItem) and item.output is final_output:
-            return item_text(_input_item(item, False))
+        if not isinstance(item, ToolCallOutputItem):
+            continue
+        text = item_text(_input_item(item, False))
+        # Of an image only its item tells; written out as text, it would be a wall of base64.
+        if item.output is final_output or (not text and str(item.output) == final_output):
+            return text
     if isinstance(final_output, str):
         return final_output
     try:
