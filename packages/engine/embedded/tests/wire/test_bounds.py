@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import uuid
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -267,6 +268,41 @@ async def test_a_handler_that_writes_faster_than_the_disk_is_slowed_down_and_los
         )
     texts = [message.value.string_value for message in page.messages]
     assert texts == [str(number) for number in reversed(range(count))]
+
+
+async def test_a_program_that_reads_the_data_file_for_long_does_not_let_its_log_grow_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dex_embedded._runtime.engine._SWEEP_EVERY", 0.02)
+    monkeypatch.setattr("dex_embedded._store.sqlite.CHECKPOINT_STATEMENTS", 20)
+    monkeypatch.setattr("dex_embedded._store.sqlite.LOG_LIMIT_PAGES", 10)
+    bound = 1_000_000
+    log = tmp_path / "data" / "dex.sqlite3-wal"
+    async with bounded(tmp_path, log_bytes=bound) as (world, admission):
+
+        async def write(times: int = 1) -> None:
+            for _ in range(times):
+                await world.client.write_stream("flow", EVENTS, "test", "x" * 20_000)
+
+        await write()
+        with closing(sqlite3.connect(tmp_path / "data" / "dex.sqlite3")) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM run").fetchone()
+            with pytest.raises(DexServiceError) as refusal:
+                await write(times=2_000)
+            check_overloaded(refusal.value)
+            assert admission.log_is_full
+            size = log.stat().st_size
+            assert bound < size < 20 * bound
+            # Reading goes on, and the log does not grow.
+            await world.client.health_check()
+            assert (await world.client.read_stream("flow", EVENTS)).value
+            with pytest.raises(DexServiceError):
+                await write()
+            assert log.stat().st_size == size
+        await until(lambda: not admission.log_is_full)
+        assert log.stat().st_size < bound
+        await write()
 
 
 async def test_a_message_over_the_bound_fails_its_call_and_the_engine_goes_on(

@@ -37,6 +37,8 @@ class Bounds:
         unsaved_bytes: Bytes of stream messages and heartbeats that one worker stream may be ahead
             of the disk; more are not read before the disk has caught up.
         message_bytes: One message of a client or worker.
+        log_bytes: The log beside the data file. A program that reads the file for long keeps the
+            engine from cutting it; beyond this nothing new is accepted or handed to workers.
 
     Raises:
         ValueError: A number is not positive.
@@ -52,6 +54,7 @@ class Bounds:
     frames_per_stream: int = 64
     unsaved_bytes: int = _MIB
     message_bytes: int = 64 * _MIB
+    log_bytes: int = 1024 * _MIB
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -104,13 +107,18 @@ class Admission:
         self.long_polls = 0
         self.worker_streams = 0
         self.call_bytes = 0
+        self.log_is_full = False
 
-    def enter_call(self, request_bytes: int, *, is_long_poll: bool) -> Held:
+    def enter_call(self, request_bytes: int, *, is_long_poll: bool, changes: bool) -> Held:
         """Takes in a call; `Held.release` gives back what it counts for.
 
         Raises:
             CallError: There is no room for it.
         """
+        if changes and self.log_is_full:
+            raise overloaded(
+                "a program that reads the data file keeps its log from being cut; end that program"
+            )
         if is_long_poll:
             if self.long_polls >= self._bounds.long_polls:
                 raise overloaded(f"{self.long_polls:,} calls are waiting already")

@@ -71,6 +71,7 @@ class Dispatcher:
         self._wake: tuple[float, Timer] | None = None
         self._matching = False
         self._closed = False
+        self._paused = False
         self.tasks_offered = 0
         self.tasks_waiting = 0
 
@@ -214,6 +215,11 @@ class Dispatcher:
         """Tasks of a flow type that wait for a worker."""
         return sum(len(waiting.get(flow_type, ())) for waiting in self._backlog.values())
 
+    def pause(self, *, paused: bool) -> None:
+        """Makes no offers while paused."""
+        self._paused = paused
+        self._match()
+
     def close(self) -> None:
         """Stops making offers."""
         self._closed = True
@@ -224,7 +230,7 @@ class Dispatcher:
     # --- matching --------------------------------------------------------------------------------
 
     def _match(self) -> None:
-        if self._matching or self._closed or not any(self._backlog.values()):
+        if self._matching or self._closed or self._paused or not any(self._backlog.values()):
             return
         self._matching = True
         try:

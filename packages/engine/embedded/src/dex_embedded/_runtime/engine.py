@@ -203,6 +203,22 @@ class Engine:
             await asyncio.sleep(_SWEEP_EVERY)
             self._runs.evict_idle()
             self.workers.check_idle_streams()
+            self._watch_log()
+
+    def _watch_log(self) -> None:
+        """Takes no new work while a reader keeps the log from being cut and it is too long."""
+        is_full = self._store.log_bytes > self.bounds.log_bytes
+        if is_full:
+            self._store.cut_log()
+        if is_full != self.admission.log_is_full:
+            _LOGGER.warning(
+                "the log of the data file is %s",
+                "too long and a reader keeps it from being cut: new work is refused"
+                if is_full
+                else "short again: new work is taken",
+            )
+            self.admission.log_is_full = is_full
+            self._dispatcher.pause(paused=is_full)
 
     def _store_failed(self, error: BaseException) -> None:
         """Memory is ahead of the disk, or the engine is broken: it must not answer any more."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from dex_embedded._store.errors import StoreFailedError
+from dex_embedded._store.opening import restart_log
 
 UNHURRIED_SECONDS = 0.005
 """How long work that nobody waits for may wait for other work to be committed with."""
@@ -195,7 +196,7 @@ class GroupCommit:
         self._connection.execute("COMMIT")
         self._reach(DISK_AFTER)
         if then_checkpoint:
-            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            restart_log(self._connection)
 
     def _hand_to_loop(self, future: Future[None]) -> None:
         self._loop.call_soon_threadsafe(self._end_commit, future.exception())

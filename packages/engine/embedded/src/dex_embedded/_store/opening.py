@@ -32,6 +32,16 @@ _THOROUGH_CHECK_LIMIT: Final = 32 * 1024 * 1024
 
 _CACHE_KIB: Final = 8_000
 
+LOG_LIMIT_PAGES: Final = 16_384
+"""When the log has grown past this many pages (64 MiB) commits wait for one full checkpoint, and
+when it starts over its file is cut to this size."""
+
+CHECKPOINT_WAITS_MS: Final = 200
+"""How long commits are kept waiting for readers who are in the way of that."""
+
+_BUSY_MS: Final = 5_000
+_PAGE_BYTES: Final = 4_096
+
 
 class FileLock:
     """Keeps a second engine off the data file: an advisory lock on a file beside it.
@@ -211,6 +221,7 @@ def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
             # Without it macOS leaves flushed data in the drive's cache; no effect elsewhere.
             connection.execute(f"PRAGMA fullfsync = {'ON' if synchronous == 'FULL' else 'OFF'}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_PAGES * _PAGE_BYTES}")
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             # A write, taken back: says at once whether the file can be written at all.
             connection.execute("BEGIN IMMEDIATE")
@@ -248,8 +259,17 @@ def _connect(uri: str) -> sqlite3.Connection:
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA busy_timeout = 5000")
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
     return connection
+
+
+def restart_log(connection: sqlite3.Connection) -> None:
+    """Let the log start over, or leave it when a reader stays in the way. Between transactions."""
+    connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_WAITS_MS}")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:

@@ -233,6 +233,16 @@ class Store(Protocol):
 
     # --- end ---
 
+    @property
+    def log_bytes(self) -> int:
+        """Size of the log beside the data file."""
+        ...
+
+    def cut_log(self) -> None:
+        """Begin to move the log into the data file and to cut it, as far as no reader is in the
+        way. Returns at once."""
+        ...
+
     async def close(self) -> None:
         """Make staged work durable and let go of the file. Twice is harmless."""
         ...

@@ -24,6 +24,8 @@ from dex_embedded._store.errors import (
 )
 from dex_embedded._store.group_commit import GroupCommit, Statement
 from dex_embedded._store.opening import (
+    CHECKPOINT_WAITS_MS,
+    LOG_LIMIT_PAGES,
     FileLock,
     check_content,
     check_header,
@@ -49,9 +51,6 @@ Synchronous = Literal["FULL", "NORMAL"]
 
 CHECKPOINT_STATEMENTS: Final = 2_000
 """Statements after which the log is moved into the data file, beside the commits."""
-
-LOG_LIMIT_PAGES: Final = 16_384
-"""When the log has grown past this many pages (64 MiB) commits wait for one full checkpoint."""
 
 
 def open_store(
@@ -108,6 +107,7 @@ class SqliteStore:
         reach: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._path = path
+        self._log = path.with_name(path.name + "-wal")
         self._lock = lock
         self._writer = writer
         self._encode_event = encode_event
@@ -215,6 +215,17 @@ class SqliteStore:
         else:
             self._checkpoint = self._checkpointer.submit(_checkpoint, self._path)
 
+    @property
+    def log_bytes(self) -> int:
+        try:
+            return self._log.stat().st_size
+        except OSError:
+            return 0
+
+    def cut_log(self) -> None:
+        if not self._closed and (self._checkpoint is None or self._checkpoint.done()):
+            self._checkpoint = self._checkpointer.submit(_checkpoint, self._path, "TRUNCATE")
+
     # --- reading ---
 
     def summary(self, flow_id: str, run_id: str = "") -> RunSummary | None:
@@ -293,12 +304,17 @@ def _pages_left(checkpoint: Future[int] | None) -> int:
     return checkpoint.result()
 
 
-def _checkpoint(path: Path) -> int:
+def _checkpoint(path: Path, mode: str = "PASSIVE") -> int:
     """Move what can be moved of the log into the data file without keeping anybody waiting.
+
+    Args:
+        path: The data file.
+        mode: TRUNCATE also cuts the log, when no reader is in the way; commits wait for that.
 
     Returns:
         The pages in the log.
     """
     with closing(connect_checkpointer(path)) as connection:
-        _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_WAITS_MS}")
+        _, pages, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
     return pages

@@ -71,6 +71,9 @@ LONG_POLLS: Final = frozenset(
 """Calls that wait for something to happen; the others are answered as soon as may be."""
 
 READING: Final = LONG_POLLS | {
+    "GetServerInfo",
+    "HealthCheck",
+    "LoadBlobs",
     "GetFlowSummary",
     "GetFlowState",
     "SearchFlows",
@@ -208,11 +211,12 @@ def _unary(
     engine: Engine, name: str, handler: _Handler, request_type: type[Message]
 ) -> grpc.RpcMethodHandler[Any, Any]:
     is_long_poll = name in LONG_POLLS
+    changes = name not in READING
     admission = engine.admission
 
     async def call(payload: bytes, context: UnaryCall) -> bytes:
         try:
-            held = admission.enter_call(len(payload), is_long_poll=is_long_poll)
+            held = admission.enter_call(len(payload), is_long_poll=is_long_poll, changes=changes)
         except CallError as error:
             await abort_with(context, error)
         # Not when the reply is handed over but when it has been taken.
