@@ -15,6 +15,9 @@ from tools.uv import base_interpreter
 
 STEPS = ("lint", "types", "tests")
 
+# Where tests that take long may be.
+LONG_TESTS = ("packages", "tools/tests")
+
 # How many kills `make crash` asks of each test, and how many minutes `make soak` gives each,
 # unless told otherwise.
 CRASH_KILLS = 200
@@ -93,7 +96,7 @@ def run_tests(root: Path, extra: Mapping[str, str] | None = None, *, alone: bool
 
 
 def long_tests(root: Path, mark: str, setting: str, value: int) -> int:
-    """Run the tests of the packages that carry a mark, which `run_tests` leaves out.
+    """Run the tests that carry a mark, which `run_tests` leaves out.
 
     Args:
         root: The repository.
@@ -108,7 +111,7 @@ def long_tests(root: Path, mark: str, setting: str, value: int) -> int:
     env = {**os.environ, setting: str(value)}
     # A soak test watches times and memory, so it has the machine to itself.
     shared = IN_PARALLEL if mark == "crash" else ()
-    line = ["pytest", "-m", mark, *shared, "--timeout", str(LONG_TEST_SECONDS), "packages"]
+    line = ["pytest", "-m", mark, *shared, "--timeout", str(LONG_TEST_SECONDS), *LONG_TESTS]
     code = _run(root, environment, line, env)
     if code == _NO_TESTS_COLLECTED:
         raise ToolError(f"no test is marked `{mark}`, so nothing ran")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -146,16 +146,31 @@ async def measure(layout: Layout, drive: Drive, name: str, sessions: int, turns:
 async def measure_growth(
     layout: Layout, client: Client, turns: int, window: int
 ) -> tuple[float, float]:
-    """CPU ms a turn, of all processes: of a few turns early in one session, and of its last."""
-    marks: dict[int, float] = {}
-    wanted = {10, 10 + window, turns - window, turns}
-    number = 0
-    async for _ in client.session_turns("long", turns):
-        number += 1
-        if number in wanted:
-            marks[number] = sum((await layout.cpu()).values())
-    early = marks[10 + window] - marks[10]
-    late = marks[turns] - marks[turns - window]
+    """CPU ms a turn, of all processes: from the 10th turn on, and at the end of a long session.
+
+    A young session and the old one go on by turns, so that what else the machine does falls on
+    both alike.
+    """
+
+    async def used() -> float:
+        return sum((await layout.cpu()).values())
+
+    early = late = 0.0
+    async with (
+        aclosing(client.session_turns("old", turns)) as old,
+        aclosing(client.session_turns("young", 10 + window)) as young,
+    ):
+        for _ in range(turns - window):
+            await anext(old)
+        for _ in range(10):
+            await anext(young)
+        for _ in range(window):
+            before = await used()
+            await anext(young)
+            between = await used()
+            await anext(old)
+            early += between - before
+            late += await used() - between
     return early / window * 1e3, late / window * 1e3
 
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tools.benchmarks.floor import Floor
 from tools.benchmarks.report import MAX_GROWTH, Report, count_places, ratios, table
+from tools.benchmarks.running import QUICK, run_benchmark
 from tools.benchmarks.turns import Cost
 
 FLOOR = Floor(call_cpu_ms=1.0, call_ms=1.0, flush_ms=1.0)
@@ -52,3 +55,10 @@ def test_happenings_are_counted_a_turn_and_others_are_passed_over() -> None:
 def test_what_does_not_hold_is_marked_in_the_table() -> None:
     lines = list(table(Report(FLOOR, parked=0.5)))
     assert lines[-1].startswith("| cores used by parked sessions | 0.5 (does not hold)")
+
+
+@pytest.mark.soak
+def test_the_ratios_hold_on_this_machine(tmp_path: Path) -> None:
+    report = asyncio.run(run_benchmark(QUICK, tmp_path))
+    assert len(list(ratios(report))) >= 10
+    assert broken(report) == [], "\n".join(table(report))
