@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 import openai
-from agents import Agent, FunctionTool, Handoff, Tool, Usage, function_tool
+from agents import Agent, FunctionTool, Handoff, Tool, ToolOutputText, Usage, function_tool
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 
 from dex_agents_openai_agents import OpenAIAgentsRunner, get_current_deferred_tool_execution
@@ -49,9 +49,10 @@ def tool_double(stage: Stage, tool: ScenarioTool) -> FunctionTool:
     """A function tool that runs on the stage."""
 
     @function_tool(name_override=tool.name, needs_approval=tool.needs_approval)
-    async def run(key: str) -> str:
+    async def run(key: str) -> Any:
         execution = get_current_deferred_tool_execution()
-        return await stage.run_tool(tool.name, key, execution and execution.idempotency_key)
+        text = await stage.run_tool(tool.name, key, execution and execution.idempotency_key)
+        return [ToolOutputText(text=part) for part in tool.parts] or text
 
     return run
 

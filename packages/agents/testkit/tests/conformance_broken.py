@@ -179,6 +179,13 @@ class BrokenHidesOutputs(BrokenResult):
     status = ToolCallStatus.SUCCEEDED
 
 
+class BrokenFlattensOutputs(BrokenRunner):
+    breaks = "results.structured"
+
+    def parts(self, record: AgentToolCall) -> list[str]:
+        return []
+
+
 # --- the run state ------------------------------------------------------------------------------
 
 
@@ -481,7 +488,7 @@ class BrokenSharesTheCall(BrokenRunner):
         self.arguments = json.loads(call.tool_call.arguments)
         await asyncio.sleep(0)
         key = self.arguments["key"]
-        return ToolExecutionResult(await self.run_tool(call.tool_call.tool_name, key, call))
+        return self.result(call, await self.run_tool(call.tool_call.tool_name, key, call))
 
 
 class BrokenIdempotencyKey(BrokenRunner):

@@ -67,7 +67,7 @@ class ReferenceRunner:
     async def execute_deferred_tool_call(self, call: DeferredToolExecution) -> ToolExecutionResult:
         arguments = json.loads(call.tool_call.arguments)
         output = await self.run_tool(call.tool_call.tool_name, arguments["key"], call)
-        return ToolExecutionResult(output)
+        return self.result(call, output)
 
     # --- what broken runners replace ---
 
@@ -135,10 +135,18 @@ class ReferenceRunner:
 
     def result_item(self, turn: AgentTurnContext, tool_call_id: str) -> Item:
         record = turn.tool_calls[tool_call_id]
-        return {"role": "tool", "id": tool_call_id, "text": self.result_text(record)}
+        item = {"role": "tool", "id": tool_call_id, "text": self.result_text(record)}
+        return {**item, "parts": self.parts(record)}
+
+    def parts(self, record: AgentToolCall) -> list[str]:
+        return json.loads(record.framework_payload or "[]")
 
     def result_text(self, record: AgentToolCall) -> str:
         return describe_tool_call_outcome(record)
+
+    def result(self, call: DeferredToolExecution, output: str) -> ToolExecutionResult:
+        parts = self.stage.scenario.tool(call.tool_call.tool_name).parts
+        return ToolExecutionResult(output, json.dumps(parts) if parts else None)
 
     async def run_tool(self, name: str, key: str, call: DeferredToolExecution) -> str:
         return await self.stage.run_tool(name, key, call.idempotency_key)

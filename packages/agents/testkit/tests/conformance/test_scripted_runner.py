@@ -28,9 +28,11 @@ from dex_agents_testkit.runner_script import MODEL_CALL
 
 
 class TestScriptedRunner(AdapterConformance):
-    # A script has no model that could be given anything, and takes ids and effects as they are.
+    # A script has no model that could be given anything, tools that return text, and takes ids and
+    # effects as they are.
     abilities = frozenset(Ability) - {
         Ability.MODEL_INPUT,
+        Ability.STRUCTURED_OUTPUTS,
         Ability.EFFECT_HINTS,
         Ability.ANY_CALL_ID,
     }

@@ -155,6 +155,23 @@ async def _(bench: Bench) -> None:
     )
 
 
+@MODEL_CHECKS.proves("results.structured")
+async def _(bench: Bench) -> None:
+    tool = ScenarioTool(
+        name="find", output="part-lark, part-wren", parts=("part-lark", "part-wren")
+    )
+    session = bench.play((ASK, ANSWER), tools=(tool,))
+    session.say(USER)
+    asked = await session.ask_for_tools()
+    await session.run_tool(asked.tool_calls[0].tool_call_id)
+    await session.attempt()
+    pieces = session.model_input.split("\n")
+    bench.require(
+        all(part in pieces for part in tool.parts),
+        f"the parts {tool.parts} are no pieces of their own in {pieces!r:.600}",
+    )
+
+
 @MODEL_CHECKS.proves("results.failed")
 async def _(bench: Bench) -> None:
     await _settled(bench, ToolCallStatus.FAILED, "no such order: kelp")

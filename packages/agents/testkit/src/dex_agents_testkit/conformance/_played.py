@@ -207,7 +207,12 @@ class PlayedSession:
         try:
             result = await self.runner().execute_deferred_tool_call(call)
         except ToolExecutionError as error:
-            done = replace(record, status=ToolCallStatus.FAILED, error=error.message)
+            done = replace(
+                record,
+                status=ToolCallStatus.FAILED,
+                error=error.message,
+                framework_payload=error.framework_payload or record.framework_payload,
+            )
         else:
             done = replace(
                 record,

@@ -33,6 +33,8 @@ class Ability(StrEnum):
     """The adapter tells failures apart that no attempt can cure."""
     RETRY_AFTER = "retry_after"
     """The adapter passes on how long a provider asks to wait."""
+    STRUCTURED_OUTPUTS = "structured_outputs"
+    """A tool may return an output of several parts, which the model reads as such."""
     IDEMPOTENCY_KEY = "idempotency_key"
     """A tool can read the idempotency key of its call."""
 
@@ -133,6 +135,13 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         "describe_tool_call_outcome",
         "The model reads the output of a tool call that succeeded.",
         Ability.MODEL_INPUT,
+    ),
+    _rule(
+        "results.structured",
+        "ToolExecutionResult.framework_payload",
+        "The model reads an output of several parts as these parts.",
+        Ability.MODEL_INPUT,
+        Ability.STRUCTURED_OUTPUTS,
     ),
     _rule(
         "results.failed",

@@ -85,6 +85,8 @@ class ScenarioTool:
     Attributes:
         name: Its name.
         output: Text it returns; `$key` stands for the argument.
+        parts: Texts that it returns as separate parts of one structured output instead
+            (`Ability.STRUCTURED_OUTPUTS`).
         error: Text of the `ToolExecutionError` it raises instead.
         exception: Text of the `RuntimeError` it raises instead.
         needs_approval: The framework's own rule wants every call approved (`Ability.APPROVALS`).
@@ -93,6 +95,7 @@ class ScenarioTool:
 
     name: str
     output: str = "done"
+    parts: tuple[str, ...] = ()
     error: str | None = None
     exception: str | None = None
     needs_approval: bool = False

@@ -130,8 +130,9 @@ def _actions(
         actions.append(Say(draw(messages)))
     actions += [draw(anything) for _ in range(before - 1)]
     actions += [draw(kill), Say(draw(messages))]
-    rare = st.one_of(kill, st.builds(Restart, st.sampled_from([Victim.WORKER, Victim.ENGINE])))
-    struck_again = draw(st.integers(0, 3)) == 0
+    restart = st.builds(Restart, st.sampled_from([Victim.WORKER, Victim.ENGINE]))
+    rare = st.one_of(kill, kill, kill, restart)
+    struck_again = draw(st.booleans())
     while len(actions) < count:
         if struck_again and len(actions) == count - 3:
             actions += [draw(rare), Say(draw(messages))]

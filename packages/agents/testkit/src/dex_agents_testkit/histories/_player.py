@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
@@ -11,7 +12,12 @@ from typing import Final, TypeVar
 from dex import DexServiceError, LongPollTimeoutError, StreamMessage
 
 from dex_agents.errors import SessionNotFoundError
-from dex_agents.testing import read_step_history, wait_for_agent_snapshot, wait_until
+from dex_agents.testing import (
+    WaitTimeoutError,
+    read_step_history,
+    wait_for_agent_snapshot,
+    wait_until,
+)
 from dex_agents.values import (
     AgentEvent,
     AgentEventType,
@@ -39,6 +45,8 @@ T = TypeVar("T")
 
 _WAIT_SECONDS: Final = 180.0
 _POLL_SECONDS: Final = 0.1
+#: Seconds in which a place has to be reached when the next strike waits.
+_GRACE_SECONDS: Final = 10.0
 _EVENT_POLL: Final = timedelta(seconds=2)
 
 
@@ -77,13 +85,16 @@ class StrikeBoard:
 
     async def _over(self) -> None:
         strike = self._current
-        if strike is not None:
+        if strike is None:
+            return
+        with contextlib.suppress(WaitTimeoutError):
             await wait_until(
-                f"the end of the strike at {strike.place}",
-                lambda: strike.is_over,
-                timeout=_WAIT_SECONDS,
+                f"the strike at {strike.place}",
+                lambda: strike.has_struck or strike.is_over,
+                timeout=_GRACE_SECONDS,
             )
-            await strike.wait()
+        # Whoever could reach the place may wait for its own turn here, so it is not waited for.
+        await strike.disarm()
 
 
 class HistoryPlayer:
