@@ -34,6 +34,7 @@ from dex_agents import (
 from dex_agents.testing import FileGate, InvocationLog, run_agent_worker
 from dex_agents_testkit import ScriptedRunner, parse_runner_script
 
+FLOW_TYPE: Final = "Crashing"
 STATE_VARIABLE: Final = "CRASHING_STATE_DIR"
 AT_VARIABLE: Final = "CRASHING_AT"
 ATTEMPTS_VARIABLE: Final = "CRASHING_ATTEMPTS"
@@ -186,9 +187,12 @@ def build_flow(script: Mapping[str, Any], state_dir: Path) -> AgentSessionFlow:
     )
     return AgentSessionFlow(
         runner,
-        flow_type="Crashing",
+        flow_type=FLOW_TYPE,
         options=AgentSessionOptions(
-            tool_policies=runner.tool_policies(), model_limits=limits, tool_limits=limits
+            tool_policies=runner.tool_policies(),
+            interrupt_deadline=timedelta(days=7),
+            model_limits=limits,
+            tool_limits=limits,
         ),
     )
 

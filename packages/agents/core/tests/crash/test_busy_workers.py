@@ -168,7 +168,10 @@ def check_model_calls(stack: CrashingStack, session_id: str, turn: str) -> None:
     [
         pytest.param(6, 1, 4, id="short"),
         pytest.param(
-            32 if KILLS >= 100 else 12, 3, min(KILLS, 200), id="full", marks=pytest.mark.crash
+            *((32, 3) if KILLS >= 100 else (8, 1)),
+            min(KILLS, 200),
+            id="full",
+            marks=pytest.mark.crash,
         ),
     ],
 )
