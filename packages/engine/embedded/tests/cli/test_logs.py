@@ -24,6 +24,7 @@ from engine_testing.probe import EVENTS, INBOX, ITEMS, NOTE, PROBE, STATUS, Beta
 from engine_testing.process import start_engine
 from engine_testing.world import open_world
 
+from dex_embedded._runtime.log_fields import about
 from dex_embedded.cli.logs import JsonFormatter, TextFormatter
 
 VALUE = "value-of-a-user-8d1f"
@@ -59,6 +60,14 @@ def test_a_name_with_a_line_break_does_not_make_a_second_line() -> None:
     assert "\n" not in JsonFormatter().format(record("flow %s: slow", "a\nb"))
 
 
+def test_a_record_as_json_has_what_it_is_about_in_fields_of_their_own() -> None:
+    about_step = record("flow %s: silent", "order-1")
+    about_step.__dict__.update(about(flow_id="order-1", step="Charge-1"))
+    fields = json.loads(JsonFormatter().format(about_step))
+    assert (fields["flow_id"], fields["step"]) == ("order-1", "Charge-1")
+    assert fields["message"] == "flow order-1: silent"
+
+
 async def test_no_value_of_a_user_appears_in_the_most_detailed_log(tmp_path: Path) -> None:
     async def start(context: AsyncContext, given: str) -> StepDecision:
         NOTE.set(context, VALUE)
@@ -71,6 +80,8 @@ async def test_no_value_of_a_user_appears_in_the_most_detailed_log(tmp_path: Pat
     async def beta(context: AsyncContext, given: str) -> StepDecision:
         if context.attempt == 1:
             raise ValueError(f"cannot use {VALUE}")
+        # Dropped, which is logged.
+        EVENTS.write(context, VALUE * 10_000)
         return graceful_complete(VALUE)
 
     async def look(context: Context, given: str) -> RPCResult[str]:
@@ -104,4 +115,8 @@ async def test_no_value_of_a_user_appears_in_the_most_detailed_log(tmp_path: Pat
     assert any(message.startswith("ready at") for message in messages)
     assert any(message.startswith("stopping") for message in messages)
     assert messages[-1] == "stopped"
+    dropped = [entry for entry in records if "dropped a" in entry["message"]]
+    assert [(entry["flow_id"], entry["stream"]) for entry in dropped] == [
+        (script.flow_id, "Events")
+    ]
     assert VALUE not in "".join(log)

@@ -127,7 +127,10 @@ class Engine:
             StoreUnusableError: The data file cannot be used; nothing was written.
             OSError: The folder cannot be made.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise type(error)(f"cannot make data folder {folder}: {error.strerror}") from error
         engine: list[Engine] = []
         faults = faults or Faults.from_environment()
         store = open_store(

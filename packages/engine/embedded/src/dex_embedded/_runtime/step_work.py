@@ -31,6 +31,7 @@ from dex_embedded._runtime.codec import Codec
 from dex_embedded._runtime.dispatcher import Dispatcher
 from dex_embedded._runtime.faults import HAND_OUT
 from dex_embedded._runtime.frame_size import FrameTooLargeError
+from dex_embedded._runtime.log_fields import Names, about
 from dex_embedded._runtime.resident_runs import ResidentRun, RunTable
 from dex_embedded._runtime.timer import CallLater, Timer
 from dex_embedded._runtime.worker_streams import Offer, TaskClass, TaskFrame, WorkerTask
@@ -50,6 +51,13 @@ class StepAttempt:
     last_beat: float = 0.0
     limit: Timer | None = None
     """The timer of the attempt: its end, or the end of the silence it may keep."""
+
+    @property
+    def names(self) -> dict[str, Names]:
+        """What a log record about it is about."""
+        run = self.resident.run
+        step = self.ref.step_execution_id
+        return about(flow_id=run.flow_id, flow_type=run.flow_type, step=step)
 
     def stop_timer(self) -> None:
         if self.limit is not None:
@@ -131,7 +139,9 @@ class StepWork:
         except FrameTooLargeError as error:
             self._forget(attempt)
             self._dispatcher.withdraw(offer.task)
-            _LOGGER.warning("%s of flow %s: %s", attempt.ref, work.flow_id, error)
+            _LOGGER.warning(
+                "%s of flow %s: %s", attempt.ref, work.flow_id, error, extra=attempt.names
+            )
             failure = Failure(kind=FailureKind.TOO_LARGE, detail=str(error))
             self._feed(attempt, MethodFailed(ref=attempt.ref, failure=failure))
             return
@@ -178,7 +188,8 @@ class StepWork:
         else:
             self._watch(attempt, ends_at)
             return
-        _LOGGER.warning("flow %s: %s", attempt.resident.run.flow_id, failure.detail)
+        flow_id = attempt.resident.run.flow_id
+        _LOGGER.warning("flow %s: %s", flow_id, failure.detail, extra=attempt.names)
         self._feed(attempt, MethodFailed(ref=attempt.ref, failure=failure))
 
     # --- from the worker -------------------------------------------------------------------------
@@ -220,7 +231,7 @@ class StepWork:
         """The stream was half-closed without an answer."""
         attempt = _attempt_of(offer.task)
         self._forget(attempt)
-        _LOGGER.info("%s got no answer from a retiring stream", attempt.ref)
+        _LOGGER.info("%s got no answer from a retiring stream", attempt.ref, extra=attempt.names)
         self._feed(attempt, TaskDropped(ref=attempt.ref, had_progress=attempt.had_progress))
 
     def lost(self, offer: Offer) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from dex_embedded._runtime.call_errors import CallError, CallErrorKind, invalid
 from dex_embedded._runtime.clock import Clock
 from dex_embedded._runtime.faults import STREAM_AFTER, STREAM_BEFORE, Faults
+from dex_embedded._runtime.log_fields import about
 from dex_embedded._runtime.waiters import Waiters
 from dex_embedded._store.errors import StreamCapacityError
 from dex_embedded._store.protocol import Store, StreamMessage, StreamScope, Ticket
@@ -104,13 +105,23 @@ class StreamLog:
         """A write by a running handler. What cannot be stored is dropped: it never fails a Step."""
         stream = StreamIdentity(StreamScope(flow_type=flow_type, stream_name=stream_name), flow_id)
         if len(value) > MAXIMUM_MESSAGE_BYTES or capacity <= 0 or not stream_name:
-            _LOGGER.warning("flow %s: dropped a message of stream %s", flow_id, stream_name)
+            _LOGGER.warning(
+                "flow %s: dropped a message of stream %s",
+                flow_id,
+                stream_name,
+                extra=about(flow_id=flow_id, flow_type=flow_type, stream=stream_name),
+            )
             return
         try:
             # In no hurry: what a Step writes shortly before its end goes into the commit of that.
             self._append(stream, value, f"#{step_execution_id}", capacity, hurried=False)
         except StreamCapacityError as error:
-            _LOGGER.warning("flow %s: dropped a stream message: %s", flow_id, error)
+            _LOGGER.warning(
+                "flow %s: dropped a stream message: %s",
+                flow_id,
+                error,
+                extra=about(flow_id=flow_id, flow_type=flow_type, stream=stream_name),
+            )
 
     def _append(
         self, stream: StreamIdentity, value: bytes, source: str, capacity: int, *, hurried: bool

@@ -17,6 +17,7 @@ from dex_embedded._kernel.values import (
 )
 from dex_embedded._runtime.clock import Clock
 from dex_embedded._runtime.dispatcher import Dispatcher
+from dex_embedded._runtime.log_fields import about
 from dex_embedded._runtime.rpc_work import RpcWork
 from dex_embedded._runtime.step_work import StepAttempt, StepWork
 from dex_embedded._runtime.stream_log import StreamLog
@@ -112,7 +113,11 @@ class WorkerCalls:
             if stream.phase is not Phase.IDLE or silence < PING_EVERY:
                 continue
             if silence >= DEAD_AFTER:
-                _LOGGER.warning("worker %s: an idle stream is dead", stream.worker.worker_id)
+                _LOGGER.warning(
+                    "worker %s: an idle stream is dead",
+                    stream.worker.worker_id,
+                    extra=about(worker=stream.worker.worker_id),
+                )
                 stream.close()
             elif now - stream.pinged_at >= PING_EVERY:
                 stream.pinged_at = now
@@ -158,6 +163,11 @@ class WorkerCalls:
                     offer.task.task_class.value,
                     offer.task.name,
                     offer.task.flow_type,
+                    extra=about(
+                        worker=stream.worker.worker_id,
+                        flow_type=offer.task.flow_type,
+                        step=offer.task.name,
+                    ),
                 )
         else:
             offer = self._dispatcher.declined(stream)

@@ -10,6 +10,7 @@ import grpc
 
 from dex_embedded._runtime.call_errors import CallError, CallErrorKind
 from dex_embedded._runtime.engine import Engine
+from dex_embedded._runtime.log_fields import about
 from dex_embedded._runtime.worker_streams import WorkerStream
 from dex_embedded._wire.errors import Abortable, abort_with
 from dex_embedded._wire.token_file import TokenFile, TokenFileError
@@ -94,7 +95,10 @@ class GuardedWorkerTasks(WorkerTaskService):
             except TokenFileError:
                 return  # nothing new is let in; what is open stays until the file can be read
             if not accepted and not stream.is_leaving:
-                _LOGGER.info("worker %s: its token is no longer accepted", stream.worker.worker_id)
+                worker = stream.worker.worker_id
+                _LOGGER.info(
+                    "worker %s: its token is no longer accepted", worker, extra=about(worker=worker)
+                )
                 self._engine.workers.end_stream(stream)
 
 

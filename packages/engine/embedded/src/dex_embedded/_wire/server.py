@@ -19,6 +19,7 @@ from dex_embedded._runtime.engine import Engine
 from dex_embedded._runtime.failure_text import place_of
 from dex_embedded._runtime.faults import REPLY_AFTER, REPLY_BEFORE
 from dex_embedded._runtime.frame_size import FrameTooLargeError, check_size
+from dex_embedded._runtime.log_fields import about
 from dex_embedded._store.errors import StoreFailedError
 from dex_embedded._wire.access import AccessCheck, GuardedWorkerTasks
 from dex_embedded._wire.errors import Abortable, abort_with
@@ -244,7 +245,7 @@ def _unary(
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except Exception as error:
-            _LOGGER.error("%s failed: %s", name, place_of(error))
+            _LOGGER.error("%s failed: %s", name, place_of(error), extra=about(call=name))
             text = f"{name} failed inside the engine; see its log"
             await abort_with(context, CallError(CallErrorKind.INTERNAL, text))
         faults = engine.faults
@@ -262,11 +263,15 @@ def _stream(tasks: WorkerTaskService) -> Callable[[object, StreamCall], Awaitabl
             await tasks.poll_worker_task(requests, context)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
+        except (grpc.aio.InternalError, grpc.aio.UsageError):
+            # The worker is gone, so not even a status reaches it.
+            raise asyncio.CancelledError from None
         except DecodeError:
             await abort_with(context, invalid("a frame of the stream cannot be decoded"))
         except Exception as error:
             # Passing, as far as the worker is concerned: it opens another stream.
-            _LOGGER.error("PollWorkerTask failed: %s", place_of(error))
+            name = "PollWorkerTask"
+            _LOGGER.error("%s failed: %s", name, place_of(error), extra=about(call=name))
             text = "the stream failed inside the engine; see its log"
             await abort_with(context, CallError(CallErrorKind.INTERNAL, text))
 

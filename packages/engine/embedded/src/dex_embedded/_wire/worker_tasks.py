@@ -20,6 +20,7 @@ from dex_embedded._kernel.values import Failure, FailureKind, Method
 from dex_embedded._runtime.call_errors import CallError, invalid
 from dex_embedded._runtime.engine import Engine
 from dex_embedded._runtime.faults import CONTROL_AFTER, CONTROL_BEFORE, SEND_AFTER, SEND_BEFORE
+from dex_embedded._runtime.log_fields import about
 from dex_embedded._runtime.tasks import alongside
 from dex_embedded._runtime.worker_streams import (
     CancelTask,
@@ -79,8 +80,11 @@ class WorkerTaskService:
         assert serving is not None
 
         def break_off() -> None:
+            worker = register.app_worker_id
             _LOGGER.warning(
-                "worker %s does not read its stream; it is ended", register.app_worker_id
+                "worker %s does not read its stream; it is ended",
+                worker,
+                extra=about(worker=worker),
             )
             serving.cancel()
 

@@ -13,6 +13,7 @@ import sys
 from datetime import UTC, datetime
 
 from dex_embedded._runtime.failure_text import place_of
+from dex_embedded._runtime.log_fields import KEY
 
 
 class LogFormat(enum.StrEnum):
@@ -50,7 +51,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: `time`, `level`, `logger`, `message`, and `failure` if there was one."""
+    """One JSON object: `time`, `level`, `logger`, `message`, what it is about (`flow_id`,
+    `flow_type`, `step`, `worker`, `stream`, `call`), and `failure` if there was one."""
 
     def format(self, record: logging.LogRecord) -> str:
         document = {
@@ -58,6 +60,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, KEY, {}),
         }
         failure = _failure(record)
         if failure:
