@@ -9,18 +9,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from dex_embedded._kernel.errors import LockConflictError, StaleInputError
 from dex_embedded._kernel.inputs import (
     ExecuteSucceeded,
     MethodFailed,
+    RecordedRequest,
     Recover,
+    RpcFailed,
+    RpcStarted,
+    RpcSucceeded,
     TaskDropped,
     TaskReturned,
     WaitForSucceeded,
 )
 from dex_embedded._kernel.state import Phase
+from dex_embedded._kernel.transition import RpcRepeated
 from dex_embedded._kernel.values import (
     AttributeWrite,
     Effects,
@@ -59,11 +66,17 @@ KINDS: dict[str, StepOptions] = {
     "Once": options(load=LOAD, attempts=1, on_failure="Recovery"),
     "OnceWaits": options(skip=False, load=LOAD, attempts=1, on_failure="Recovery"),
     "Thrice": options(load=LOAD, attempts=3, on_failure="Recovery"),
+    "Locks": options(load=LOAD, locks=("a", "b")),
+    "LocksOnce": options(
+        skip=False, load=LOAD, attempts=1, locks=("b", "m/x"), on_failure="Recovery"
+    ),
 }
 """Step types and their options. `Recovery` is what failure routes start: it loads nothing and never
 fails for good."""
 
-MAXIMUM_ATTEMPTS = {"Once": 1, "OnceWaits": 1, "Thrice": 3}
+MAXIMUM_ATTEMPTS = {"Once": 1, "OnceWaits": 1, "Thrice": 3, "LocksOnce": 1}
+LOCKS = {"Locks": ("a", "b"), "LocksOnce": ("b", "m/x")}
+LOCK_KEYS = ("a", "b", "m/x")
 
 
 @dataclass
@@ -90,6 +103,9 @@ class ModelStep:
     wait: ModelWait | None = None
     told: list[list[bytes]] | None = None
     """Per channel condition what the wait consumed."""
+    name: str = ""
+    place: int = 0
+    """In the line of those that ever waited for locks."""
 
 
 class Model:
@@ -102,21 +118,38 @@ class Model:
         self.steps: dict[str, ModelStep] = {}
         self.counts: dict[str, int] = {}
         self.ended: set[str] = set()
+        self.locks: dict[str, str] = {}
+        """Who holds which key: a step by its name, or an RPC by its call id."""
+        self.calls: dict[str, RpcStarted] = {}
+        """RPCs whose handlers are running."""
+        self.places = 0
 
     def start(self, step_type: str) -> None:
         self.counts[step_type] = self.counts.get(step_type, 0) + 1
         waits = step_type in KINDS and not KINDS[step_type].skip_wait_for
-        self.steps[f"{step_type}-{self.counts[step_type]}"] = ModelStep(
-            step_type, "wait_for" if waits else "execute"
-        )
+        name = f"{step_type}-{self.counts[step_type]}"
+        self.steps[name] = ModelStep(step_type, "wait_for" if waits else "execute", name=name)
+        self.begin(self.steps[name])
+
+    def begin(self, step: ModelStep) -> None:
+        """A method comes next: at the end of the line if it wants locks, which `settle` grants."""
+        if step.step_type in LOCKS:
+            self.places += 1
+            step.phase, step.place = "locked out", self.places
 
     def end(self, name: str) -> None:
+        self.release(name)
         del self.steps[name]
         self.ended.add(name)
 
+    def release(self, holder: str) -> None:
+        self.locks = {key: other for key, other in self.locks.items() if other != holder}
+
     def enter_execute(self, step: ModelStep, told: list[list[bytes]]) -> None:
-        fresh = ModelStep(step.step_type, "execute", told=told)
+        self.release(step.name)
+        fresh = ModelStep(step.step_type, "execute", told=told, name=step.name)
         step.__dict__.update(fresh.__dict__)
+        self.begin(step)
 
     def write(self, changes: dict[str, bytes | None]) -> None:
         for key, value in changes.items():
@@ -159,6 +192,18 @@ class Model:
         for step in self.steps.values():
             if step.wait is not None:
                 self.try_wait(step, step.wait)
+        self.grant()
+
+    def grant(self) -> None:
+        """All keys or none, and nobody overtakes one who waits for the same key."""
+        taken = set(self.locks)
+        locked_out = [step for step in self.steps.values() if step.phase == "locked out"]
+        for step in sorted(locked_out, key=lambda step: step.place):
+            keys = LOCKS[step.step_type]
+            if not taken.intersection(keys):
+                step.phase = "ready"
+                self.locks.update(dict.fromkeys(keys, step.name))
+            taken.update(keys)
 
     def try_wait(self, step: ModelStep, wait: ModelWait) -> None:
         fired = [due <= int(self.now) for due in wait.due]
@@ -202,7 +247,12 @@ class KernelMachine(RuleBasedStateMachine):
         return FlowDriver(start_with(step_type, KINDS[step_type]))
 
     def restart(self) -> None:
-        """Forget everything that is in memory only."""
+        """Forget everything that is in memory only: calls in progress, and what they hold."""
+        run = self.flow.run
+        for call in run.rpcs.values():
+            for key in call.lock_keys:
+                del run.locks[key]
+        run.rpcs.clear()
 
     # --- actions ---
 
@@ -211,6 +261,7 @@ class KernelMachine(RuleBasedStateMachine):
         self.flow = self.make_flow(step_type)
         self.model = Model(self.flow.now)
         self.model.start(step_type)
+        self.model.settle()
 
     def some(self, data: st.DataObject, phase: str, method: str = "") -> str | None:
         """One of the steps in the phase, if there is any."""
@@ -259,6 +310,52 @@ class KernelMachine(RuleBasedStateMachine):
         for step_type in next_steps:
             self.model.start(step_type)
         self.model.settle()
+
+    @rule(
+        held=st.sampled_from(LOCK_KEYS),
+        next_steps=st.permutations(sorted(LOCKS)),
+        data=st.data(),
+    )
+    def contend(self, held: str, next_steps: list[str], data: st.DataObject) -> None:
+        """Steps that want overlapping keys start while a call may hold one of them."""
+        if len(self.model.steps) <= 6:
+            self.start_slow_rpc([held])
+            self.call_rpc({}, next_steps, data)
+
+    @rule(keys=st.lists(st.sampled_from(LOCK_KEYS), max_size=2, unique=True))
+    def start_slow_rpc(self, keys: list[str]) -> None:
+        """Its handler is still running when this action is over."""
+        if len(self.model.calls) >= 3:
+            return
+        if any(key in self.model.locks for key in keys):
+            with pytest.raises(LockConflictError):
+                self.flow.start_rpc(locks=tuple(keys))
+            return
+        call = self.flow.start_rpc(locks=tuple(keys))
+        self.model.calls[call.call_id] = call
+        self.model.locks.update(dict.fromkeys(keys, call.call_id))
+
+    @rule(data=st.data(), changes=changes_strategy, fails=st.booleans())
+    def end_slow_rpc(
+        self, data: st.DataObject, changes: dict[str, bytes | None], fails: bool
+    ) -> None:
+        if not self.model.calls:
+            return
+        call = self.model.calls.pop(data.draw(st.sampled_from(sorted(self.model.calls))))
+        result = RpcResult(output=b"slow", effects=Effects(attribute_writes=_writes(changes)))
+        answered = RpcSucceeded(call=call, result=result, served_by="worker")
+        self.flow.feed(RpcFailed(call=call) if fails else answered)
+        self.model.release(call.call_id)
+        if not fails:
+            self.model.write(changes)
+        self.model.settle()
+        with pytest.raises(StaleInputError):
+            self.flow.feed(answered)
+        if not fails:
+            recorded = RecordedRequest(request_id=call.request_id, output=b"slow")
+            repeated = self.flow.feed(replace(call, recorded=recorded))
+            assert repeated.outcome == RpcRepeated(output=b"slow")
+            assert not repeated.changes
 
     @rule(data=st.data())
     def hand_out(self, data: st.DataObject) -> None:
@@ -347,6 +444,7 @@ class KernelMachine(RuleBasedStateMachine):
         self._finish_wait_for(name, condition, changes)
         step = self.model.steps[name]
         if durations or channels:
+            self.model.release(name)
             step.__dict__.update(
                 ModelStep(
                     step.step_type,
@@ -355,6 +453,7 @@ class KernelMachine(RuleBasedStateMachine):
                     wait=ModelWait(
                         kind, [int(self.model.now) + seconds for seconds in durations], channels
                     ),
+                    name=name,
                 ).__dict__
             )
         else:
@@ -422,10 +521,15 @@ class KernelMachine(RuleBasedStateMachine):
             if step.retry_at is not None and step.retry_at <= self.model.now:
                 step.retry_at, step.phase = None, "ready"
 
-    @precondition(lambda self: any(s.phase == "out" for s in self.model.steps.values()))
+    @precondition(
+        lambda self: self.model.calls or any(s.phase == "out" for s in self.model.steps.values())
+    )
     @rule(downtime=st.sampled_from([0.0, 50.0]))
     def restart_engine(self, downtime: float) -> None:
         self.restart()
+        for call_id in self.model.calls:
+            self.model.release(call_id)
+        self.model.calls.clear()
         self.flow.now += downtime
         self.model.now = self.flow.now
         self.flow.feed(Recover())
@@ -445,6 +549,7 @@ class KernelMachine(RuleBasedStateMachine):
         assert self.flow.attributes() == self.model.attributes
         assert {name: self.flow.channel(name) for name in CHANNELS} == self.model.channels
         phases = {
+            Phase.LOCKED_OUT: "locked out",
             Phase.READY: "ready",
             Phase.HANDED_OUT: "out",
             Phase.BACKING_OFF: "backing off",
@@ -462,6 +567,9 @@ class KernelMachine(RuleBasedStateMachine):
             for name, step in self.model.steps.items()
         }
         assert list(run.steps) == list(self.model.steps)
+        holders = {key: holder.removeprefix("rpc:") for key, holder in run.locks.items()}
+        assert holders == self.model.locks
+        assert set(run.rpcs) == set(self.model.calls)
         for name in self.model.ended:
             step_type, _, number = name.rpartition("-")
             assert run.step_completed(step_type, int(number))
