@@ -98,6 +98,26 @@ async def test_a_repeated_start_succeeds_and_another_start_is_refused(tmp_path: 
     assert len(runner.turns) == 2
 
 
+@pytest.mark.requirement("CORE-RPC-15")
+async def test_of_twenty_different_starts_of_one_session_one_counts(tmp_path: Path) -> None:
+    runner = FunctionRunner()
+    async with running_session(tmp_path, runner) as session:
+        starts = [
+            session.client.start_session(session.session_id, f"start {n}", message_id=f"id {n}")
+            for n in range(20)
+        ]
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        refused = [result for result in results if isinstance(result, BaseException)]
+        assert len(refused) == 19
+        assert all(isinstance(error, SessionAlreadyExistsError) for error in refused)
+        (started,) = (n for n, result in enumerate(results) if result not in refused)
+        snapshot = await session.turn_ended(1)
+        await session.send("next")
+        snapshot = await session.turn_ended(2)
+    assert [m.text for m in snapshot.messages][::2] == [f"start {started}", "next"]
+    assert len(runner.turns) == 2
+
+
 @pytest.mark.requirement("CORE-RPC-16")
 @pytest.mark.parametrize("bad_id", ["", "  ", "a/b", "a:b", "a$b", "\ud800"])
 async def test_an_unusable_session_id_is_refused_before_anything_is_sent(

@@ -35,6 +35,7 @@ def model(turn: AgentTurnContext) -> AgentTurnOutcome:
     return answer(f"{len(turn.messages)} messages")
 
 
+@pytest.mark.requirement("CORE-APPROVAL-13")
 async def test_a_message_after_a_long_pause_is_answered_whatever_the_clock_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,7 +52,7 @@ async def test_a_message_after_a_long_pause_is_answered_whatever_the_clock_says(
             assert abs(age - timedelta(days=days)) < timedelta(hours=1)
 
 
-@pytest.mark.requirement("CORE-APPROVAL-06", "CORE-APPROVAL-11")
+@pytest.mark.requirement("CORE-APPROVAL-06", "CORE-APPROVAL-11", "CORE-APPROVAL-13")
 async def test_a_deadline_that_passes_while_nothing_runs_is_kept_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ class Written:
         return [(e.type.value, next(iter(e.payload.values()))) for e in self.events]
 
 
-@pytest.mark.requirement("CORE-EVENT-02", "CORE-EVENT-12")
+@pytest.mark.requirement("CORE-EVENT-02", "CORE-EVENT-12", "CORE-EVENT-15")
 async def test_deltas_are_joined_until_another_event_or_the_end() -> None:
     written = Written()
     written.writer.write_text_delta("Hel")
