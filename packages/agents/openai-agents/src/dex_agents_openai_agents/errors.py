@@ -66,6 +66,13 @@ class ModelCallLog:
             self.has_ended = True
             self.failure_code = getattr(event, "code", None)
 
+    def note_refused_response(self, error: ModelBehaviorError) -> None:
+        """Remember that the provider sent a whole response that says it failed or was cut off."""
+        self.has_ended = True
+        # Of a whole response the framework keeps nothing but this text.
+        codes = (code for code in _RETRYABLE_CODES if code in error.message)
+        self.failure_code = next(codes, None)
+
     def _note_call_id(self, call_id: str | None) -> None:
         if call_id is None:
             return

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from agents import (
     Agent,
+    ModelBehaviorError,
     ModelResponse,
     RunContextWrapper,
     Runner,
@@ -232,6 +233,10 @@ class ModelStep:
         """See `ModelObserver`."""
         self._call.note_event(event)
         self._deltas.forward(event)
+
+    def response_refused(self, error: ModelBehaviorError) -> None:
+        """See `ModelObserver`."""
+        self._call.note_refused_response(error)
 
     def _stop_after_this_call(self) -> None:
         # Set any earlier, it would end the run before the call, in a state that cannot go on.

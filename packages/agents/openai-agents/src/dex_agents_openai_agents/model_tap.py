@@ -15,7 +15,7 @@ from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, cast
 
-from agents import Model, ModelProvider, ModelResponse, Usage
+from agents import Model, ModelBehaviorError, ModelProvider, ModelResponse, Usage
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseUsage
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
@@ -31,6 +31,10 @@ class ModelObserver(Protocol):
 
     def event_received(self, event: Any) -> None:
         """Called with each event of the provider's stream."""
+        ...
+
+    def response_refused(self, error: ModelBehaviorError) -> None:
+        """Called when a whole response, not a stream, says that it failed or was cut off."""
         ...
 
 
@@ -84,7 +88,13 @@ class TappedModel(Model):
         except NotImplementedError:
             if has_begun:
                 raise
-        yield _completed(await self._model.get_response(*args, **kwargs))
+        try:
+            response = await self._model.get_response(*args, **kwargs)
+        except ModelBehaviorError as error:
+            if (observer := _observer.get()) is not None:
+                observer.response_refused(error)
+            raise
+        yield _completed(response)
 
     def get_retry_advice(self, request: Any) -> Any:
         return self._model.get_retry_advice(request)
