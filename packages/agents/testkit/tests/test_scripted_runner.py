@@ -203,6 +203,29 @@ async def test_calls_carry_the_policies_of_the_script() -> None:
     assert outcome.usage == AgentUsage(1, 10, 5, 15)
 
 
+async def test_model_calls_and_tools_take_the_time_that_the_script_gives_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    asked = runner_for(
+        {
+            "tools": {"look": {"delay": 0.5, "usage": {"input_tokens": 3}}},
+            "turns": [{"replies": [{"message": "Done.", "delay": 7, "deltas": ["Do", "ne."]}]}],
+        }
+    )
+    await asked.model()
+    assert slept == [7]
+    # What was streamed stands before the time that the call takes.
+    assert "".join(str(event.payload["text"]) for event in asked.events) == "Done."
+    assert await asked.tool("look") == "ok"
+    assert slept == [7, 0.5]
+
+
 async def test_text_and_reasoning_are_streamed() -> None:
     asked = runner_for(REFUND)
     await asked.model()

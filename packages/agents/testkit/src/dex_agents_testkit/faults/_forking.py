@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dex_agents.testing import StartedProcess, start_process
-from dex_agents_testkit.faults.nursery import LIFELINE_VARIABLE
+from dex_agents_testkit.faults._reaching import LIFELINE_VARIABLE
 
 _READY_SECONDS: Final = 120.0
 _PRELOADED: Final = ("dex_agents_testkit.faults", "dex_embedded.cli")

@@ -19,6 +19,8 @@ from dex_agents.testing import InvocationLog
 FLOW_VARIABLE: Final = "DEX_AGENTS_FLOW"
 FAULT_FILE_VARIABLE: Final = "DEX_AGENTS_FAULT_FILE"
 PLACE_LOG_VARIABLE: Final = "DEX_AGENTS_PLACE_LOG"
+#: Names the file descriptor that becomes the standard input of every fork: it ends with the test.
+LIFELINE_VARIABLE: Final = "DEX_AGENTS_LIFELINE"
 DUE_SUFFIX: Final = ".due"
 _STOP: Final = ":stop"
 

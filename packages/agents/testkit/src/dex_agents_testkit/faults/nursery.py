@@ -21,10 +21,9 @@ import signal
 import sys
 import traceback
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
-#: Names the file descriptor that becomes the standard input of every fork: it ends with the test.
-LIFELINE_VARIABLE: Final = "DEX_AGENTS_LIFELINE"
+from dex_agents_testkit.faults._reaching import LIFELINE_VARIABLE
 
 
 def main(modules: list[str]) -> None:

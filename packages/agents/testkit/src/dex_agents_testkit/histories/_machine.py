@@ -199,7 +199,8 @@ class SessionMachine:
                     group.create_task(self._lane(agent, board, queue, report))
         except ExceptionGroup as failed:
             # The first one is what there is to look at; the others were cancelled or followed.
-            raise failed.exceptions[0] from None
+            first = failed.exceptions[0]
+            raise first from first.__cause__
 
     async def _lane(
         self,
