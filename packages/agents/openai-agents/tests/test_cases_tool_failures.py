@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from agents import (
     Agent,
+    Model,
     RunConfig,
     Runner,
     function_tool,
@@ -220,3 +221,27 @@ async def test_case_28_an_unknown_tool_fails_the_turn_once_by_default() -> None:
     assert turn.failure.error_type == "ModelBehaviorError"
     assert "nope" in turn.failure.message
     assert len(model.calls) == 1
+
+
+async def test_case_2_an_agent_used_as_a_tool_over_its_timeout_is_told_as_in_a_plain_run() -> None:
+    class Stuck(Model):
+        """A model that never answers."""
+
+        async def get_response(self, *args: Any, **kwargs: Any) -> Any:
+            await asyncio.Event().wait()
+
+        def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError
+
+    def agent(model: Any) -> Agent[Any]:
+        tool = Agent(name="Inner", model=Stuck()).as_tool("inner", "Ask.")
+        tool.timeout_seconds = 0.05
+        return Agent(name="A", model=model, tools=[tool])
+
+    steps = [response(call("inner", "c1", input="x")), response(says("done"))]
+    plain_model, model = script(*steps), script(*steps)
+    await Runner.run(agent(plain_model), "go")
+    turn = await session_of(agent(model), models=[model]).turn("go")
+    assert turn.records["c1"].status is ToolCallStatus.FAILED
+    assert outputs(model.calls[1].input) == outputs(plain_model.calls[1].input)
+    assert "timed out" in outputs(model.calls[1].input)[0]

@@ -470,3 +470,20 @@ async def test_a_state_the_framework_refuses_goes_on_from_items_of_every_kind() 
         before_resume=from_the_future,
     )
     assert_same_outputs(plain_model, model)
+
+
+async def test_an_executor_gets_the_request_of_a_plain_run_with_its_time_limit() -> None:
+    requests: list[Any] = []
+
+    def execute(request: Any) -> str:
+        data = request.data
+        requests.append((data.call_id, data.action, data.status, data.raw))
+        return "ok"
+
+    def agent(model: Any) -> Agent[Any]:
+        return Agent(name="A", model=model, tools=[ShellTool(execute)])
+
+    await both_ways(agent, shell_call("s1", "sleep 9", timeout_ms=50, max_output_length=9))
+    plain, durable = requests
+    assert durable == plain
+    assert durable[1].timeout_ms == 50

@@ -177,8 +177,13 @@ class ModelStep:
         """Go on with a state of another framework version: as a fresh run over the turn's items."""
         outputs = self._pending.replayed_outputs(stored)
         answered = {item.get("call_id") or item.get("approval_request_id") for item in outputs}
-        # A handoff that waited beside a tool call is forgotten: its call has no output.
-        forgotten = [item for call_id, item in stored.unanswered_calls() if call_id not in answered]
+        # A handoff that waited beside a tool call is forgotten: its call has no output. A program
+        # has its output later.
+        forgotten = [
+            item
+            for call_id, item in stored.unanswered_calls()
+            if call_id not in answered and item.get("type") != "program"
+        ]
         replayed = (*(item for item in stored.items if item not in forgotten), *outputs)
         limit = self._settings.max_turns
         items = [*history, *replayed]
