@@ -10,7 +10,7 @@ The rest of the package uses the framework's public names only. Each function he
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from agents import Agent, FunctionTool, Handoff, Model, RunContextWrapper
@@ -48,6 +48,17 @@ def needs_another_model_call(state: Mapping[str, Any]) -> bool:
     """Whether a stopped run goes on with a model call, instead of having ended."""
     step = cast(Mapping[str, Any] | None, state.get(STATE_CURRENT_STEP))
     return step is not None and step.get("type") == _STEP_RUN_AGAIN
+
+
+def nested_states(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The states of agents that wait inside a tool call of this state, at any depth."""
+    response = cast(Mapping[str, Any], state.get("last_processed_response") or {})
+    for run in cast(list[Mapping[str, Any]], response.get("functions") or []):
+        nested = run.get("agent_run_state")
+        if isinstance(nested, dict):
+            nested = cast(dict[str, Any], nested)
+            yield nested
+            yield from nested_states(nested)
 
 
 def handoff_target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:

@@ -92,6 +92,10 @@ def classify_model_step_error(error: Exception, call: ModelCallLog) -> Exception
         A `TurnFailedError` or a `ModelError`, or `error` itself for what neither this package nor
         the framework knows; the session repeats those.
     """
+    cause = error.__cause__
+    if isinstance(error, UserError) and isinstance(cause, openai.OpenAIError | AgentsException):
+        # A model call inside an agent tool; the framework wraps what a tool raises.
+        error = cause
     match error:
         case TurnFailedError() | ModelError():
             return error

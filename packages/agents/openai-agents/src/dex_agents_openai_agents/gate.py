@@ -13,12 +13,25 @@ import functools
 import inspect
 from typing import Any, cast
 
-from agents import Agent, AgentHooks, FunctionTool, Model, RunContextWrapper, Tool
+from agents import (
+    Agent,
+    AgentHooks,
+    AgentsException,
+    FunctionTool,
+    Model,
+    RunContextWrapper,
+    Tool,
+)
 from agents.sandbox import SandboxAgent
+from agents.tool import ToolErrorFunction
 
+from dex_agents import ModelError
 from dex_agents_openai_agents._kinds import is_gate, kind_of
+from dex_agents_openai_agents.agent_tools import mark_gate, recipe_of
+from dex_agents_openai_agents.errors import classify_model_step_error
 from dex_agents_openai_agents.gate_scope import StepTool, current_scope
 from dex_agents_openai_agents.model_tap import tap_model
+from dex_agents_openai_agents.step_hooks import ModelStepHooks
 
 
 def gate_tool(tool: Tool) -> Tool:
@@ -30,6 +43,40 @@ def gate_tool(tool: Tool) -> Tool:
     if kind is None or kind.original(tool) is not None:
         return tool
     return kind.gate(tool)
+
+
+def gate_agent_tool(tool: FunctionTool, nested: Agent[Any]) -> FunctionTool:
+    """Return the gate of a stepwise agent tool.
+
+    Args:
+        tool: The application's tool.
+        nested: Gated copy of its agent.
+    """
+    recipe = recipe_of(tool)
+    assert recipe is not None, "only for stepwise agent tools"
+    gate = recipe.build(
+        nested,
+        is_enabled=True,
+        needs_approval=True,
+        hooks=ModelStepHooks(recipe.hooks),
+        failure_error_function=_final_failures(recipe.failure_error_function),
+    )
+    return mark_gate(gate, tool)
+
+
+def _final_failures(formatter: ToolErrorFunction | None) -> ToolErrorFunction:
+    """Word only failures that another attempt of the Step would meet again."""
+
+    async def explain(context: RunContextWrapper[Any], error: Exception) -> str:
+        if formatter is None or not isinstance(error, AgentsException):
+            raise error
+        classified = classify_model_step_error(error, current_scope().call)
+        if isinstance(classified, ModelError):
+            raise error
+        text = formatter(context, error)
+        return await text if inspect.isawaitable(text) else text
+
+    return explain
 
 
 @functools.cache
@@ -84,7 +131,8 @@ def gate_agent(agent: Agent[Any]) -> Agent[Any]:
     gated.__class__ = _gated_class(type(agent))
     if isinstance(agent.model, Model):
         gated.model = tap_model(agent.model)
-    gated.tools = [gate_tool(tool) for tool in agent.tools]
+    # The graph puts the gates of stepwise agent tools in place once it has all copies.
+    gated.tools = [t if recipe_of(t) is not None else gate_tool(t) for t in agent.tools]
     if agent.hooks is not None:
         gated.hooks = GatedAgentHooks(agent.hooks)
     return gated

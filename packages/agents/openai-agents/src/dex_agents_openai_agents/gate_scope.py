@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from agents import ApplyPatchTool, CustomTool, FunctionTool, ShellTool
 
+from dex_agents_openai_agents.errors import ModelCallLog
+
 #: A tool whose calls can run as Steps.
 StepTool = FunctionTool | CustomTool | ShellTool | ApplyPatchTool
 
@@ -26,11 +28,13 @@ class GateScope:
         is_restoring: Whether calls are still being resolved. Until then a tool that was disabled
             meanwhile stays in the list, so that its result is not lost.
         listed: The application's tools by agent and policy name, as last listed.
+        call: What was seen of the Step's model call.
     """
 
     results: Mapping[str, object] = field(default_factory=dict[str, object])
     is_restoring: bool = False
     listed: dict[tuple[str, str], StepTool] = field(default_factory=dict[tuple[str, str], StepTool])
+    call: ModelCallLog = field(default_factory=ModelCallLog)
 
 
 class RecordedFailure(Exception):

@@ -31,7 +31,8 @@ from agents.tool import ProgrammaticToolCallingTool
 from dex_agents import AgentDefinitionError, TurnFailedError
 from dex_agents_openai_agents import _sdk_internals as sdk
 from dex_agents_openai_agents._kinds import kind_of
-from dex_agents_openai_agents.gate import gate_agent
+from dex_agents_openai_agents.agent_tools import StepwiseRecipe, recipe_of
+from dex_agents_openai_agents.gate import gate_agent, gate_agent_tool
 from dex_agents_openai_agents.gate_scope import StepTool
 
 #: Tools the provider runs inside the model call.
@@ -56,12 +57,14 @@ class GraphAgent:
         tools: Its tools whose calls run as Steps, by policy name, as they stood at construction.
         lists_tools_at_run_time: Whether it may have more tools, from MCP servers or its own
             `get_all_tools`.
+        recipe: Of the stepwise agent tool it belongs to, if it is nested.
     """
 
     original: Agent[Any]
     gated: Agent[Any]
     tools: dict[str, StepTool]
     lists_tools_at_run_time: bool
+    recipe: StepwiseRecipe | None = None
 
 
 @dataclass
@@ -117,10 +120,13 @@ def build_graph(agent: Agent[Any], *, allow_at_least_once_tools: bool) -> AgentG
     graph = AgentGraph(start=agent.name)
     copies: dict[int, GraphAgent] = {}
     paths: dict[str, str] = {}
-    waiting: list[tuple[Agent[Any], str]] = [(agent, _agent_path(agent))]
+    waiting: list[tuple[Agent[Any], str, StepwiseRecipe | None]] = [
+        (agent, _agent_path(agent), None)
+    ]
     while waiting:
-        current, path = waiting.pop(0)
+        current, path, recipe = waiting.pop(0)
         if id(current) in copies:
+            _require_one_place(copies[id(current)], recipe, path, paths[current.name])
             continue
         if current.name in graph.agents:
             raise AgentDefinitionError(
@@ -132,19 +138,72 @@ def build_graph(agent: Agent[Any], *, allow_at_least_once_tools: bool) -> AgentG
             gated=gate_agent(current),
             tools=_step_tools(current, path, allow_at_least_once_tools),
             lists_tools_at_run_time=_lists_tools_at_run_time(current),
+            recipe=recipe,
         )
         copies[id(current)] = graph.agents[current.name] = entry
         paths[current.name] = path
+        if recipe is not None:
+            _refuse_in_nested_runs(current, path)
         waiting.extend(
-            (target, f"{path} > handoff to {_agent_path(target)}")
+            (target, f"{path} > handoff to {_agent_path(target)}", None)
             for target in _handoff_targets(current, path)
         )
+        waiting.extend(_stepwise_agents(current, path))
     _require_one_meaning_per_tool_name(graph)
     for entry in graph.agents.values():
+        entry.gated.tools = [_with_nested_copy(tool, copies) for tool in entry.gated.tools]
         entry.gated.handoffs = [
             _gated_handoff(handoff, copies, entry.original) for handoff in entry.original.handoffs
         ]
     return graph
+
+
+def _stepwise_agents(
+    agent: Agent[Any], path: str
+) -> Iterator[tuple[Agent[Any], str, StepwiseRecipe]]:
+    for tool in agent.tools:
+        recipe = recipe_of(tool)
+        if recipe is None or not isinstance(tool, FunctionTool):
+            continue
+        tool_path = f"{path} > tool {tool.name!r}"
+        if tool.timeout_seconds or tool.tool_input_guardrails or tool.tool_output_guardrails:
+            raise AgentDefinitionError(
+                f"{tool_path} is a stepwise agent tool and has a timeout or guardrails of its own, "
+                "which would stretch over many Steps. Give them to its agent or to its tools"
+            )
+        yield recipe.agent, f"{tool_path} > {_agent_path(recipe.agent)}", recipe
+
+
+def _refuse_in_nested_runs(agent: Agent[Any], path: str) -> None:
+    """Refuse what would make a Step of a nested run call a second model."""
+    if agent.handoffs:
+        raise AgentDefinitionError(
+            f"{path} has handoffs, but an agent in a stepwise agent tool must give the answer "
+            "itself. Use Agent.as_tool(), which runs it as one Step"
+        )
+    for tool in agent.tools:
+        if recipe_of(tool) is not None:
+            raise AgentDefinitionError(
+                f"{path} > tool {tool.name!r} is a stepwise agent tool inside another one. Use "
+                "Agent.as_tool() for the inner agent, which runs it as one Step"
+            )
+
+
+def _require_one_place(
+    entry: GraphAgent, recipe: StepwiseRecipe | None, path: str, known_path: str
+) -> None:
+    if entry.recipe is not recipe:
+        raise AgentDefinitionError(
+            f"one agent stands in two places, of which one is a stepwise agent tool: {known_path} "
+            f"and {path}. Use a clone with another name in one of them"
+        )
+
+
+def _with_nested_copy(tool: Tool, copies: dict[int, GraphAgent]) -> Tool:
+    recipe = recipe_of(tool)
+    if recipe is None or not isinstance(tool, FunctionTool):
+        return tool
+    return gate_agent_tool(tool, copies[id(recipe.agent)].gated)
 
 
 def _agent_path(agent: Agent[Any]) -> str:
@@ -175,7 +234,7 @@ def _step_tools(
             raise AgentDefinitionError(
                 f"{path} has two tools named {name!r}; the model could not tell them apart"
             )
-        if isinstance(tool, FunctionTool):
+        if isinstance(tool, FunctionTool) and recipe_of(tool) is None:
             _refuse_nested_approvals(tool, tool_path, set())
         tools[name] = cast(StepTool, tool)
     return tools

@@ -6,9 +6,9 @@ call, and the Step that would run an approved call has nothing to do: the answer
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from agents import Agent, HostedMCPTool, RunContextWrapper, ToolApprovalItem
+from agents import Agent, HostedMCPTool, ToolApprovalItem
 
 from dex_agents import AgentToolCall, ToolCallStatus, ToolExecutionResult
 from dex_agents_openai_agents._kinds.base import raw_field
@@ -57,12 +57,20 @@ def is_approved(record: AgentToolCall) -> bool:
     return record.status in (ToolCallStatus.SUCCEEDED, ToolCallStatus.OUTCOME_UNKNOWN)
 
 
-def settle(record: AgentToolCall, item: ToolApprovalItem, context: RunContextWrapper[Any]) -> None:
+class Decider(Protocol):
+    """Decides a pending call."""
+
+    def approve(self) -> None: ...
+
+    def reject(self, message: str | None) -> None: ...
+
+
+def settle(record: AgentToolCall, decider: Decider) -> None:
     """Give the answer to the framework."""
     if is_approved(record):
-        context.approve_tool(item)
+        decider.approve()
     else:
-        context.reject_tool(item, rejection_message=record.rejection_message or record.error)
+        decider.reject(record.rejection_message or record.error)
 
 
 def response_item(request_id: str, record: AgentToolCall) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from dex_agents import (
 )
 from dex_agents_openai_agents import _sdk_internals as sdk
 from dex_agents_openai_agents.call_ids import call_ids_of
-from dex_agents_openai_agents.errors import ModelCallLog, classify_model_step_error
+from dex_agents_openai_agents.errors import classify_model_step_error
 from dex_agents_openai_agents.gate_scope import GateScope, gate_scope
 from dex_agents_openai_agents.graph import AgentGraph, GraphAgent
 from dex_agents_openai_agents.history import (
@@ -84,7 +84,7 @@ class ModelStep:
         self._turn = turn
         self._scope = GateScope(is_restoring=turn.is_resuming)
         self._pending = PendingCalls(settings, graph, turn, self._scope)
-        self._call = ModelCallLog()
+        self._call = self._scope.call
         self._deltas = DeltaForwarder(turn.events)
         self._result: RunResultStreaming | None = None
 
@@ -121,7 +121,7 @@ class ModelStep:
             result, responses_before = await self._stream(source, context)
             responses = result.raw_responses[responses_before:]
             self._deltas.finish(_answer(responses))
-            usage = usage_since(before, context.usage, len(responses))
+            usage = usage_since(before, context.usage, max(len(responses), self._call.has_started))
             if not result.interruptions and result.final_output is not None:
                 return self._completed(source, result, usage)
             calls = await self._pending.defer(result) if result.interruptions else ()
@@ -163,7 +163,7 @@ class ModelStep:
         replayed = stored.items[: stored.replayed]
         original_input = [*items, *replayed]
         state = await stored.restore(start.gated, original_input, context)
-        self._pending.settle(state.get_interruptions(), context)
+        self._pending.settle(state, context)
         return _Source(
             start=start,
             run_input=state,
@@ -208,7 +208,7 @@ class ModelStep:
             cast(Any, source.run_input),
             context=cast(Any, context),
             max_turns=source.max_turns,
-            hooks=ModelStepHooks(settings.hooks, self._scope),
+            hooks=ModelStepHooks(settings.hooks),
             run_config=settings.model_run_config(turn.flow_id, turn.turn_id),
             error_handlers=settings.error_handlers,
         )

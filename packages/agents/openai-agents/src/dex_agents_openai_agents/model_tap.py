@@ -64,7 +64,13 @@ class TappedModel(Model):
         return getattr(self._model, name)
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
-        return await self._model.get_response(*args, **kwargs)
+        observer = _observer.get()
+        if observer is not None:
+            observer.call_started()
+        response = await self._model.get_response(*args, **kwargs)
+        if observer is not None:
+            observer.event_received(_completed(response))
+        return response
 
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         observer = _observer.get()

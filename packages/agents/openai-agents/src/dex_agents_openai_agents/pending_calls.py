@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from agents import RunContextWrapper, RunResultStreaming, ToolApprovalItem
+from agents import Agent, RunContextWrapper, RunResultStreaming, RunState, ToolApprovalItem
 
 from dex_agents import (
     AgentToolCall,
@@ -18,6 +18,7 @@ from dex_agents import (
 from dex_agents_openai_agents import hosted_mcp
 from dex_agents_openai_agents._kinds import ToolKind, kind_of, kind_of_call
 from dex_agents_openai_agents._kinds.base import raw_field, value_field
+from dex_agents_openai_agents.agent_tools import recipe_of
 from dex_agents_openai_agents.call_ids import to_session_call_id
 from dex_agents_openai_agents.gate_scope import GateScope, StepTool
 from dex_agents_openai_agents.graph import AgentGraph
@@ -94,16 +95,18 @@ class PendingCalls:
                     "ToolMissing",
                 )
 
-    def settle(self, pending: list[ToolApprovalItem], context: RunContextWrapper[Any]) -> None:
+    def settle(self, state: RunState[Any, Agent[Any]], context: RunContextWrapper[Any]) -> None:
         """Decide every pending call by its record.
 
-        The decisions go to the context itself: `RunState.approve` compares each call with all
-        others, which takes seconds for 80 parallel calls.
+        Of agents whose nested runs are Steps, one runs at a time, so that a Step makes one model
+        call; the others stay pending.
 
         Raises:
             TurnFailedError: A call has no final record.
         """
         results: dict[str, object] = {}
+        pending = state.get_interruptions()
+        is_nested_run_open = any(self._is_nested(item) for item in pending)
         for item in pending:
             call_id = item.call_id or ""
             record = self._record(call_id)
@@ -114,19 +117,29 @@ class PendingCalls:
                     f"the tool call {call_id!r} has no final result, so the turn cannot go on",
                     "ToolResultMissing",
                 )
+            # `RunState.approve` compares each call with all others, which takes seconds for 80
+            # parallel calls; only it knows the owner of a nested call.
+            decide = _Decisions(item, state if self._is_nested(item) else context)
             if hosted_mcp.is_request(item):
-                hosted_mcp.settle(record, item, context)
+                hosted_mcp.settle(record, decide)
+                continue
+            if recipe_of(self._listed(item)) is not None and _may_start(record):
+                if not is_nested_run_open:
+                    is_nested_run_open = True
+                    decide.approve()
                 continue
             recorded = self._recorded(item, record)
             if recorded is not None:
                 results[call_id] = recorded
-                context.approve_tool(item)
+                decide.approve()
             else:
                 # A rejection carries any text to the model, also past a declared output type.
                 is_plain = record.status is ToolCallStatus.REJECTED
-                text = record.rejection_message if is_plain else model_text(record)
-                context.reject_tool(item, rejection_message=text)
+                decide.reject(record.rejection_message if is_plain else model_text(record))
         self._scope.results = results
+
+    def _is_nested(self, item: ToolApprovalItem) -> bool:
+        return self._graph.require(item.agent.name).recipe is not None
 
     def _recorded(self, item: ToolApprovalItem, record: AgentToolCall) -> object | None:
         """Return what the gate of a call gives back, or `None` for a call to reject."""
@@ -143,7 +156,11 @@ class PendingCalls:
         return None
 
     def replayed_outputs(self, stored: StoredRun) -> list[InputItem]:
-        """Return the outputs of the turn's open calls as items, without the framework's help."""
+        """Return the outputs of the turn's open calls as items, without the framework's help.
+
+        Raises:
+            TurnFailedError: A nested run is open, which items alone cannot tell.
+        """
         outputs: list[InputItem] = []
         for call_id, call in stored.unanswered_calls():
             record = self._record(call_id)
@@ -152,6 +169,15 @@ class PendingCalls:
             if call.get("type") == hosted_mcp.REQUEST_TYPE:
                 outputs.append(hosted_mcp.response_item(call_id, record))
                 continue
+            origin = CallOrigin.of(record)
+            owner = self._graph.agents.get(origin.agent_name) if origin is not None else None
+            tool = owner.tools.get(record.tool_name) if owner is not None else None
+            if recipe_of(tool) is not None and _may_start(record):
+                raise TurnFailedError(
+                    f"the nested run of the agent tool {record.tool_name!r} was kept by another "
+                    "release of the framework and cannot go on",
+                    "NestedRunLost",
+                )
             kind = kind_of_call(call.get("type"))
             if kind is not None:
                 output = kind.output_item(call_id, record, model_text(record))
@@ -177,9 +203,28 @@ class PendingCalls:
             for position, output in enumerate(result.raw_responses[-1].output)
         }
         # The framework lists pending calls by kind of tool, the session wants model order.
-        pending = sorted(result.interruptions, key=lambda item: order.get(item.call_id, len(order)))
+        pending = sorted(
+            (item for item in result.interruptions if not self._waits_for_its_start(item)),
+            key=lambda item: order.get(item.call_id, len(order)),
+        )
         calls = [await self._defer(result.context_wrapper, item) for item in pending]
         return tuple(call for call in calls if call is not None)
+
+    def _waits_for_its_start(self, item: ToolApprovalItem) -> bool:
+        """Whether the session has the call already: an agent tool that another one goes before.
+
+        Raises:
+            TurnFailedError: A nested agent used an id that the turn has used before.
+        """
+        if self._record(item.call_id or "") is None:
+            return False
+        if self._is_nested(item):
+            raise TurnFailedError(
+                f"the nested agent {item.agent.name!r} used the tool call id {item.call_id!r}, "
+                "which this turn has used before, so their results could not be told apart",
+                "ToolCallIdRepeated",
+            )
+        return True
 
     async def _defer(
         self, context: RunContextWrapper[Any], item: ToolApprovalItem
@@ -205,7 +250,7 @@ class PendingCalls:
             )
             return None
         name = kind.policy_name(tool)
-        effect = framework_effect(tool) if self._settings.trust_mcp_hints else None
+        effect = framework_effect(tool, trust_mcp_hints=self._settings.trust_mcp_hints)
         origin = CallOrigin(item.agent.name, tool.name, item.tool_namespace, kind.details(item))
         return DeferredToolCall(
             tool_call_id=call_id,
@@ -262,6 +307,40 @@ class PendingCalls:
         return (
             cast("Mapping[str, Any]", decision) if isinstance(decision, Mapping) else _NO_DECISION
         )
+
+
+class _Decisions:
+    """Decides one pending call.
+
+    Args:
+        item: The call.
+        decider: The run context, or the whole state for a call of a nested run.
+    """
+
+    def __init__(
+        self,
+        item: ToolApprovalItem,
+        decider: RunContextWrapper[Any] | RunState[Any, Agent[Any]],
+    ) -> None:
+        self._item = item
+        self._decider = decider
+
+    def approve(self) -> None:
+        if isinstance(self._decider, RunState):
+            self._decider.approve(self._item)
+        else:
+            self._decider.approve_tool(self._item)
+
+    def reject(self, message: str | None) -> None:
+        if isinstance(self._decider, RunState):
+            self._decider.reject(self._item, rejection_message=message)
+        else:
+            self._decider.reject_tool(self._item, rejection_message=message)
+
+
+def _may_start(record: AgentToolCall) -> bool:
+    """Whether a nested run may begin. A lost Step changes nothing: it had nothing to do."""
+    return record.status in (ToolCallStatus.SUCCEEDED, ToolCallStatus.OUTCOME_UNKNOWN)
 
 
 def _is_decided(item: ToolApprovalItem, context: RunContextWrapper[Any]) -> bool:

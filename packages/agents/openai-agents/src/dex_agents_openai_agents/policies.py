@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from agents import FunctionTool
 
 from dex_agents import AgentDefinitionError, ToolEffect, ToolPolicy
+from dex_agents_openai_agents.agent_tools import recipe_of
 from dex_agents_openai_agents.gate_scope import StepTool
 from dex_agents_openai_agents.graph import AgentGraph
 from dex_agents_openai_agents.hosted_mcp import server_labels
@@ -36,9 +37,17 @@ def validate_policies(graph: AgentGraph, tool_policies: Mapping[str, ToolPolicy]
     )
 
 
-def framework_effect(tool: StepTool) -> ToolEffect | None:
-    """Return the effect that an MCP server claims for its tool, or `None` for other tools."""
-    hints = tool.mcp_annotations if isinstance(tool, FunctionTool) else None
+def framework_effect(tool: StepTool, *, trust_mcp_hints: bool) -> ToolEffect | None:
+    """Return the effect of a tool as far as the framework tells it, or `None`.
+
+    Args:
+        tool: The application's tool.
+        trust_mcp_hints: Whether what an MCP server claims about its tool counts.
+    """
+    if recipe_of(tool) is not None:
+        # The call itself only begins a nested run.
+        return ToolEffect.READ
+    hints = tool.mcp_annotations if isinstance(tool, FunctionTool) and trust_mcp_hints else None
     if hints is None:
         return None
     if _hint(hints, "read_only_hint", "readOnlyHint"):

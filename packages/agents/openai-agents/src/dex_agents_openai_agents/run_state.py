@@ -127,11 +127,12 @@ def capture(
     slim = dict(state)
     if slim[sdk.STATE_ORIGINAL_INPUT] == blank[sdk.STATE_ORIGINAL_INPUT]:
         slim[sdk.STATE_ORIGINAL_INPUT] = None
-    slim[sdk.STATE_CONTEXT] = {
-        **slim[sdk.STATE_CONTEXT],
-        sdk.STATE_CONTEXT_VALUE: blank[sdk.STATE_CONTEXT][sdk.STATE_CONTEXT_VALUE],
-        sdk.STATE_CONTEXT_META: blank[sdk.STATE_CONTEXT][sdk.STATE_CONTEXT_META],
-    }
+    for part in (slim, *sdk.nested_states(slim)):
+        part[sdk.STATE_CONTEXT] = {
+            **part[sdk.STATE_CONTEXT],
+            sdk.STATE_CONTEXT_VALUE: blank[sdk.STATE_CONTEXT][sdk.STATE_CONTEXT_VALUE],
+            sdk.STATE_CONTEXT_META: blank[sdk.STATE_CONTEXT][sdk.STATE_CONTEXT_META],
+        }
     return StoredRun(start.name, current_agent, model_turns, tuple(items), replayed, slim)
 
 

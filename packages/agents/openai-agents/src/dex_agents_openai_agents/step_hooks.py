@@ -7,7 +7,7 @@ from typing import Any
 from agents import RunHooks, Tool
 
 from dex_agents_openai_agents._kinds import is_gate
-from dex_agents_openai_agents.gate_scope import GateScope
+from dex_agents_openai_agents.gate_scope import current_scope
 
 
 class ModelStepHooks(RunHooks[Any]):
@@ -15,15 +15,14 @@ class ModelStepHooks(RunHooks[Any]):
 
     Args:
         hooks: The application's run hooks, if any.
-        scope: Told when pending calls are resolved and the next request is built.
     """
 
-    def __init__(self, hooks: RunHooks[Any] | None, scope: GateScope) -> None:
+    def __init__(self, hooks: RunHooks[Any] | None) -> None:
         self._hooks = hooks if hooks is not None else RunHooks[Any]()
-        self._scope = scope
 
     async def on_agent_start(self, context: Any, agent: Any) -> None:
-        self._scope.is_restoring = False
+        # Pending calls are resolved, and the next request is about to be built.
+        current_scope().is_restoring = False
         await self._hooks.on_agent_start(context, agent)
 
     async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:

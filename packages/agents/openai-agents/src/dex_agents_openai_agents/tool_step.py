@@ -39,6 +39,7 @@ from dex_agents import (
 from dex_agents_openai_agents import _sdk_internals as sdk
 from dex_agents_openai_agents import hosted_mcp
 from dex_agents_openai_agents._kinds import ToolKind, kind_of
+from dex_agents_openai_agents.agent_tools import recipe_of
 from dex_agents_openai_agents.call_ids import to_model_call_id
 from dex_agents_openai_agents.execution import current_execution
 from dex_agents_openai_agents.gate_scope import StepTool
@@ -79,8 +80,11 @@ class ToolStep:
             return hosted_mcp.step_result()
         context = await self._settings.context.build(self._execution.flow_id, record.turn_id)
         kind, tool = await self._find_tool(owner, context)
+        if recipe_of(tool) is not None:
+            return ToolExecutionResult("Started; its own calls follow.")
         turn_config = self._settings.turn_run_config(self._execution.flow_id, record.turn_id)
-        hooks = _ToolHooks(owner.original, self._settings.hooks, tool, turn_config)
+        run_hooks = self._settings.hooks if owner.recipe is None else owner.recipe.hooks
+        hooks = _ToolHooks(owner.original, run_hooks, tool, turn_config)
         is_nested = isinstance(tool, FunctionTool) and sdk.nested_agent(tool) is not None
         raised: list[Exception] = []
         try:

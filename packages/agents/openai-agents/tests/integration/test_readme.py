@@ -28,7 +28,7 @@ SCRIPT = {
 async def test_the_readme_program_ends_with_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [source] = BLOCKS
+    source, *definitions = BLOCKS
     monkeypatch.chdir(tmp_path)
     async with serve_model_script(SCRIPT) as model:
         monkeypatch.setenv("OPENAI_API_KEY", "unused")
@@ -36,6 +36,8 @@ async def test_the_readme_program_ends_with_the_answer(
         namespace: dict[str, Any] = {"__name__": "readme"}
         exec(compile(source, str(README), "exec"), namespace)
         await namespace["main"]()
+        for block in definitions:
+            exec(compile(block, str(README), "exec"), namespace)
         outputs = [
             item["output"]
             for item in model.requests[-1].body["input"]

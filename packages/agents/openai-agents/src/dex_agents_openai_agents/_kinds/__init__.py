@@ -11,8 +11,10 @@ from dex_agents_openai_agents._kinds.base import ToolKind
 from dex_agents_openai_agents._kinds.custom import CustomKind
 from dex_agents_openai_agents._kinds.function import FunctionKind
 from dex_agents_openai_agents._kinds.shell import ShellKind
+from dex_agents_openai_agents._kinds.stepwise import StepwiseKind
+from dex_agents_openai_agents.agent_tools import recipe_of
 
-__all__ = ["KINDS", "ToolKind", "is_gate", "kind_of", "kind_of_call"]
+__all__ = ["KINDS", "STEPWISE", "ToolKind", "is_gate", "kind_of", "kind_of_call"]
 
 KINDS: Final[tuple[ToolKind[Any], ...]] = (
     FunctionKind(),
@@ -21,9 +23,14 @@ KINDS: Final[tuple[ToolKind[Any], ...]] = (
     ApplyPatchKind(),
 )
 
+#: A function tool to the model, so no kind of call of its own.
+STEPWISE: Final = StepwiseKind()
+
 
 def kind_of(tool: Tool) -> ToolKind[Any] | None:
     """Return the kind of a tool, or `None` for one whose calls cannot run as Steps."""
+    if recipe_of(tool) is not None:
+        return STEPWISE
     for kind in KINDS:
         if isinstance(tool, kind.tool_type):
             # A shell without an executor is run by the provider.
