@@ -18,6 +18,7 @@ from agents import (
     HostedMCPTool,
     ImageGenerationTool,
     LocalShellTool,
+    RunContextWrapper,
     ShellTool,
     WebSearchTool,
     function_tool,
@@ -28,7 +29,11 @@ from agents.tool import tool_namespace
 from stepped_session import SteppedSession, call, response, says, script
 
 from dex_agents import AgentDefinitionError, ToolEffect, ToolPolicy
-from dex_agents_openai_agents import OpenAIAgentsRunner, openai_agents_session_flow
+from dex_agents_openai_agents import (
+    OpenAIAgentsRunner,
+    openai_agents_session_flow,
+    stepwise_agent_tool,
+)
 
 READ = ToolPolicy(ToolEffect.READ)
 
@@ -80,6 +85,50 @@ def test_a_tool_that_cannot_run_as_a_step_is_refused_with_its_path(make: Callabl
     )
     assert "allow_at_least_once_tools" in text
     OpenAIAgentsRunner(outer, allow_at_least_once_tools=True)
+
+
+@pytest.mark.parametrize("make", UNGATEABLE)
+def test_such_a_tool_of_a_nested_agent_in_steps_is_refused_too(make: Callable[[], Any]) -> None:
+    inner = Agent(name="Inner", tools=[make()])
+    outer = Agent(name="Outer", tools=[stepwise_agent_tool(inner, "inner", "Ask.")])
+    with pytest.raises(AgentDefinitionError) as refusal:
+        OpenAIAgentsRunner(outer)
+    assert str(refusal.value).startswith("agent 'Outer' > tool 'inner' > agent 'Inner' > tool ")
+    OpenAIAgentsRunner(outer, allow_at_least_once_tools=True)
+
+
+@pytest.mark.parametrize("make", UNGATEABLE)
+async def test_such_a_tool_that_comes_at_run_time_ends_the_turn_before_the_model_is_paid(
+    make: Callable[[], Any],
+) -> None:
+    tool = make()
+
+    class Listing(Agent[Any]):
+        """An agent with a tool list of its own."""
+
+        async def get_all_tools(self, run_context: RunContextWrapper[Any]) -> list[Any]:
+            return [tool]
+
+    model = script(response(says("done")), response(says("done")))
+    agent = Listing(name="A", model=model)
+    turn = await SteppedSession(lambda: OpenAIAgentsRunner(agent), [model]).turn("go")
+    assert turn.failure.message.startswith(f"agent 'A' > tool {tool.name!r} cannot run")
+    assert len(model.calls) == 0
+
+
+def test_a_hosted_server_that_always_asks_is_refused_inside_an_agent_tool() -> None:
+    def server(**options: Any) -> Agent[Any]:
+        config: Any = {"type": "mcp", "server_label": "s", **options.pop("config", {})}
+        return Agent(name="Inner", tools=[HostedMCPTool(tool_config=config, **options)])
+
+    refused = Agent(name="Outer", tools=[server().as_tool("inner", "Ask.")])
+    with pytest.raises(AgentDefinitionError, match="> tool 'hosted_mcp' needs approval"):
+        OpenAIAgentsRunner(refused)
+    for accepted in (
+        server(config={"require_approval": "never"}),
+        server(on_approval_request=lambda _request: {"approve": True}),
+    ):
+        OpenAIAgentsRunner(Agent(name="Outer", tools=[accepted.as_tool("inner", "Ask.")]))
 
 
 @pytest.mark.parametrize("make", HOSTED)

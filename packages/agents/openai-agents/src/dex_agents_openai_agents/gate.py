@@ -32,6 +32,7 @@ from dex_agents_openai_agents.errors import classify_model_step_error
 from dex_agents_openai_agents.gate_scope import StepTool, current_scope
 from dex_agents_openai_agents.model_tap import tap_model
 from dex_agents_openai_agents.step_hooks import ModelStepHooks
+from dex_agents_openai_agents.ungateable import refuse_unless_hosted
 
 
 def gate_tool(tool: Tool) -> Tool:
@@ -101,6 +102,8 @@ async def _gate_listing(
     tools: list[Tool] = []
     for tool in listed:
         kind = kind_of(tool)
+        if kind is None and not scope.allows_at_least_once:
+            refuse_unless_hosted(tool, f"agent {agent.name!r} > tool {tool.name!r}")
         # What a sandbox brings works in this one process only, so it cannot run elsewhere.
         if kind is None or (isinstance(agent, SandboxAgent) and not is_gate(tool)):
             tools.append(tool)

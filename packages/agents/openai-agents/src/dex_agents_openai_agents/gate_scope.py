@@ -28,12 +28,14 @@ class GateScope:
         is_restoring: Whether calls are still being resolved. Until then a tool that was disabled
             meanwhile stays in the list, so that its result is not lost.
         listed: The application's tools by agent and policy name, as last listed.
+        allows_at_least_once: Whether tools that are no gates may run inside the Step.
         call: What was seen of the Step's model call.
     """
 
     results: Mapping[str, object] = field(default_factory=dict[str, object])
     is_restoring: bool = False
     listed: dict[tuple[str, str], StepTool] = field(default_factory=dict[tuple[str, str], StepTool])
+    allows_at_least_once: bool = False
     call: ModelCallLog = field(default_factory=ModelCallLog)
 
 

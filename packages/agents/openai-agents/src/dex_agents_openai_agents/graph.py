@@ -9,24 +9,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from agents import (
     Agent,
-    CodeInterpreterTool,
-    FileSearchTool,
     FunctionTool,
     Handoff,
     HostedMCPTool,
-    ImageGenerationTool,
     RunContextWrapper,
-    ShellTool,
     Tool,
-    ToolSearchTool,
-    WebSearchTool,
 )
 from agents.sandbox import SandboxAgent
-from agents.tool import ProgrammaticToolCallingTool
 
 from dex_agents import AgentDefinitionError, TurnFailedError
 from dex_agents_openai_agents import _sdk_internals as sdk
@@ -34,17 +27,7 @@ from dex_agents_openai_agents._kinds import kind_of
 from dex_agents_openai_agents.agent_tools import StepwiseRecipe, recipe_of
 from dex_agents_openai_agents.gate import gate_agent, gate_agent_tool
 from dex_agents_openai_agents.gate_scope import StepTool
-
-#: Tools the provider runs inside the model call.
-_HOSTED_TOOLS: Final = (
-    CodeInterpreterTool,
-    FileSearchTool,
-    HostedMCPTool,
-    ImageGenerationTool,
-    ProgrammaticToolCallingTool,
-    ToolSearchTool,
-    WebSearchTool,
-)
+from dex_agents_openai_agents.ungateable import not_gateable, refuse_unless_hosted
 
 
 @dataclass
@@ -73,10 +56,12 @@ class AgentGraph:
 
     Attributes:
         start: Name of the agent that begins a session.
+        allows_at_least_once: Whether tools that cannot be gated may run inside model Steps.
         agents: The agents by name.
     """
 
     start: str
+    allows_at_least_once: bool
     agents: dict[str, GraphAgent] = field(default_factory=dict[str, GraphAgent])
 
     def require(self, name: str) -> GraphAgent:
@@ -117,7 +102,7 @@ def build_graph(agent: Agent[Any], *, allow_at_least_once_tools: bool) -> AgentG
         AgentDefinitionError: The graph has a tool, a handoff or a name that cannot be used; the
             text gives the path to it.
     """
-    graph = AgentGraph(start=agent.name)
+    graph = AgentGraph(agent.name, allow_at_least_once_tools)
     copies: dict[int, GraphAgent] = {}
     paths: dict[str, str] = {}
     waiting: list[tuple[Agent[Any], str, StepwiseRecipe | None]] = [
@@ -218,16 +203,14 @@ def _step_tools(
     agent: Agent[Any], path: str, allow_at_least_once_tools: bool
 ) -> dict[str, StepTool]:
     if isinstance(agent, SandboxAgent) and not allow_at_least_once_tools:
-        raise _not_gateable(path, "a sandbox agent brings tools that run inside the model call")
+        raise not_gateable(path, "a sandbox agent brings tools that run inside the model call")
     tools: dict[str, StepTool] = {}
     for tool in agent.tools:
         tool_path = f"{path} > tool {tool.name!r}"
         kind = kind_of(tool)
         if kind is None:
-            if not allow_at_least_once_tools and not _runs_at_the_provider(tool):
-                raise _not_gateable(
-                    tool_path, f"a {type(tool).__name__} runs inside the model call"
-                )
+            if not allow_at_least_once_tools:
+                refuse_unless_hosted(tool, tool_path)
             continue
         name = kind.policy_name(tool)
         if name in tools:
@@ -238,19 +221,6 @@ def _step_tools(
             _refuse_nested_approvals(tool, tool_path, set())
         tools[name] = cast(StepTool, tool)
     return tools
-
-
-def _runs_at_the_provider(tool: Tool) -> bool:
-    if isinstance(tool, ShellTool):
-        return tool.executor is None
-    return isinstance(tool, _HOSTED_TOOLS)
-
-
-def _not_gateable(path: str, reason: str) -> AgentDefinitionError:
-    return AgentDefinitionError(
-        f"{path} cannot run as a durable Step: {reason}. Wrap it in a function_tool, or pass "
-        "allow_at_least_once_tools=True and accept that a retried model call runs it again"
-    )
 
 
 def _refuse_nested_approvals(tool: FunctionTool, path: str, seen: set[int]) -> None:
@@ -266,7 +236,7 @@ def _refuse_nested_approvals(tool: FunctionTool, path: str, seen: set[int]) -> N
         seen.add(id(agent))
         for inner in agent.tools:
             inner_path = f"{agent_path} > tool {inner.name!r}"
-            if getattr(inner, "needs_approval", False) is not False:
+            if getattr(inner, "needs_approval", False) is not False or _asks_at_the_provider(inner):
                 raise AgentDefinitionError(
                     f"{inner_path} needs approval, but an agent used as a tool runs as one Step "
                     "and cannot wait for a person. Give that tool to an agent of the handoff "
@@ -278,6 +248,15 @@ def _refuse_nested_approvals(tool: FunctionTool, path: str, seen: set[int]) -> N
             target = handoff if isinstance(handoff, Agent) else sdk.handoff_target(handoff)
             if target is not None:
                 waiting.append((target, f"{agent_path} > handoff to {_agent_path(target)}"))
+
+
+def _asks_at_the_provider(tool: Tool) -> bool:
+    """Whether a hosted MCP server asks for every call, which providers do unless told not to."""
+    return (
+        isinstance(tool, HostedMCPTool)
+        and tool.on_approval_request is None
+        and tool.tool_config.get("require_approval", "always") == "always"
+    )
 
 
 def _require_one_meaning_per_tool_name(graph: AgentGraph) -> None:

@@ -82,7 +82,9 @@ class ModelStep:
         self._settings = settings
         self._graph = graph
         self._turn = turn
-        self._scope = GateScope(is_restoring=turn.is_resuming)
+        self._scope = GateScope(
+            is_restoring=turn.is_resuming, allows_at_least_once=graph.allows_at_least_once
+        )
         self._pending = PendingCalls(settings, graph, turn, self._scope)
         self._call = self._scope.call
         self._deltas = DeltaForwarder(turn.events)
