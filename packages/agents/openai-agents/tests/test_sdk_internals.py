@@ -141,3 +141,15 @@ async def test_a_run_stopped_after_a_handoff_tells_that_it_goes_on() -> None:
             result.cancel(mode="after_turn")
     assert sdk.needs_another_model_call(result.to_state().to_json())
     assert len(model.calls) == 1
+
+
+async def test_the_state_of_a_nested_run_stands_within_the_outer_one() -> None:
+    inner = Agent[Any](name="b", model=script(response(call("ping", "n1"))), tools=[ping])
+    model = script(response(call("inner", "c1", input="x")))
+    agent = Agent[Any](name="a", model=model, tools=[inner.as_tool("inner", "Ask.")])
+    stopped = await Runner.run(agent, "go", context={"secret": 1})
+    state = stopped.to_state().to_json()
+    [nested] = sdk.nested_states(state)
+    assert nested[sdk.STATE_CURRENT_AGENT]["name"] == "b"
+    assert nested[sdk.STATE_CONTEXT][sdk.STATE_CONTEXT_VALUE] == {"secret": 1}
+    assert list(sdk.nested_states({})) == []

@@ -99,6 +99,7 @@ def test_the_package_offers_the_names_of_its_documentation() -> None:
         "OpenAIAgentsRunner",
         "get_current_deferred_tool_execution",
         "openai_agents_session_flow",
+        "stepwise_agent_tool",
     }
 
 
