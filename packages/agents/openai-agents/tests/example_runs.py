@@ -225,11 +225,15 @@ class ExampleStack:
         for number, text in enumerate(example.said, 1):
             await self._say(example, session_id, number, text)
             ends.append(await self._end_of_turn(example, session_id, number))
-        rests = Place("AwaitUserMessage.wait_for", len(example.said))
-        again = [] if kill is None else [Place(kill.step, kill.count + 1)]
-        await wait_until(
-            f"{session_id} to rest", lambda: {rests, *again} <= {*self._places(session_id)}
-        )
+        awaited = "AwaitUserMessage.wait_for"
+        arrivals = Counter({awaited: len(example.said)})
+        if kill is not None:
+            # Once more than without the kill, which counts for the place of rest as well.
+            arrivals[kill.step] = (
+                arrivals[kill.step] + 1 if kill.step == awaited else kill.count + 1
+            )
+        rests = {Place(step, count) for step, count in arrivals.items()}
+        await wait_until(f"{session_id} to rest", lambda: rests <= {*self._places(session_id)})
         return Played(
             tuple(ends),
             [_without_cache_key(request.body) for request in model.requests[before:]],
