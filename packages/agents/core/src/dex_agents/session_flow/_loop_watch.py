@@ -107,7 +107,7 @@ class LoopWatch:
             return False
         if alive.wait(self._late):
             return True
-        who, where = self._blocking_call(loop), _blocking_code(thread_id)
+        who, where = self._look(loop, thread_id)
         _LOG.warning(
             "the event loop has been blocked for %.0f s by %s, at %s; nothing on this worker gives "
             "a sign of life meanwhile, so run blocking code in a thread",
@@ -124,6 +124,15 @@ class LoopWatch:
             who,
         )
         return True
+
+    def _look(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> tuple[str, str]:
+        """Return which call blocks the loop, and where it is in the code."""
+        while True:
+            task = asyncio.current_task(loop)
+            who, where = self._blocking_call(loop), _blocking_code(thread_id)
+            # The loop may go on at any moment, and the two would be of different tasks.
+            if asyncio.current_task(loop) is task:
+                return who, where
 
     def _blocking_call(self, loop: asyncio.AbstractEventLoop) -> str:
         task: asyncio.Task[Any] | None = asyncio.current_task(loop)
