@@ -159,6 +159,8 @@ class CrashableAgent:
             raise
         finally:
             for strike in self._strikes:
+                if error is not None and strike.failure not in (None, error):
+                    error.add_note(f"the strike at {strike.place} failed: {strike.failure}")
                 await strike.cancel()
             await self._close(error_type, error, traceback)
 

@@ -95,7 +95,17 @@ class FaultFile:
             self._path.replace(self._due)
         except FileNotFoundError:
             return False
+        with self._due.open("a", encoding="utf-8") as file:
+            file.write(f"\n{os.getpid()}\n")
         return True
+
+    def claimant(self) -> int | None:
+        """Return the process that claimed the fault; `None` until it has said so."""
+        try:
+            _, _, told = self._due.read_text(encoding="utf-8").partition("\n")
+        except FileNotFoundError:
+            return None
+        return int(told) if told.endswith("\n") else None
 
 
 class PlaceRecorder:

@@ -6,11 +6,12 @@ import asyncio
 from enum import StrEnum
 from typing import Final
 
-from dex_agents.testing import AgentTestStack, WorkerProcess, wait_until
+from dex_agents.testing import AgentTestStack, ChildProcess, WorkerProcess, wait_until
 from dex_agents.values import ToolEffect
 from dex_agents_testkit.faults._place_log import PlaceLog
 from dex_agents_testkit.faults._places import Place, Side, Victim
 from dex_agents_testkit.faults._reaching import ArmedFault, FaultFile
+from dex_agents_testkit.faults._standing import until_standing_or_ended
 
 _POLL_SECONDS: Final = 0.005
 _DAY: Final = 24 * 3600.0
@@ -62,15 +63,29 @@ class StruckProcesses:
         """Whether a strike waits for its place."""
         return self.worker_file.is_armed or self.engine_file.is_armed
 
-    def arrival_at(self, place: str) -> tuple[WorkerProcess | None, ToolEffect | None]:
-        """Return who came to a worker's place last, and the effect of the tool it runs there."""
+    def claimant(self) -> WorkerProcess | None:
+        """Return the worker that came to the armed place, which need not run any more.
+
+        Raises:
+            RuntimeError: It was a process that no worker is known by.
+        """
+        claimed = self.worker_file.claimant()
+        if claimed is None:
+            return None
+        for worker in reversed(self.stack.workers):
+            if worker.pid == claimed:
+                return worker
+        raise RuntimeError(f"process {claimed} came to the armed place, and is no worker's own")
+
+    def effect_at(self, worker: WorkerProcess, place: str) -> ToolEffect | None:
+        """Return the effect of the tool that a worker runs at the place it came to."""
         name, _, subject = place.partition(":")
         for entry in reversed(self._log.all()):
-            if entry.name == place or (not subject and entry.name.startswith(f"{name}:")):
+            is_there = entry.name == place or (not subject and entry.name.startswith(f"{name}:"))
+            if is_there and entry.process_id == worker.pid:
                 effect = entry.details.get("effect")
-                found = [w for w in self.stack.workers if w.pid == entry.process_id]
-                return (found[0] if found else None), effect and ToolEffect(effect)
-        return None, None
+                return ToolEffect(effect) if effect else None
+        return None
 
     def running_workers(self) -> list[WorkerProcess]:
         """Return the workers that have not ended."""
@@ -101,6 +116,7 @@ class Strike:
         self._struck = asyncio.Event()
         self._resumed = asyncio.Event()
         self._disarmed = False
+        self._held: list[ChildProcess] = []
         self._file = self._arm_first(occurrence)
         self._task = asyncio.create_task(self._run(), name=f"strike at {place}")
 
@@ -114,11 +130,19 @@ class Strike:
         """Whether the victim is back, or the strike was taken back."""
         return self._task.done()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it could not be carried out; `wait`, `struck` and `disarm` raise it."""
+        if not self._task.done() or self._task.cancelled():
+            return None
+        return self._task.exception()
+
     async def struck(self, timeout: float = 60.0) -> None:
         """Wait until the victim has been struck.
 
         Raises:
             TimeoutError: Nothing came to the place in time.
+            ChildProcessError: A process that was struck did not come back.
         """
         async with asyncio.timeout(timeout):
             waiting = asyncio.create_task(self._struck.wait())
@@ -134,6 +158,7 @@ class Strike:
 
         Raises:
             TimeoutError: Nothing came to the place in time.
+            ChildProcessError: A process that was struck did not come back.
         """
         async with asyncio.timeout(timeout):
             await asyncio.wait({self._task})
@@ -144,7 +169,11 @@ class Strike:
         self._resumed.set()
 
     async def disarm(self) -> bool:
-        """Take the strike back, or let it end where it has begun; return whether it has struck."""
+        """Take the strike back, or let it end where it has begun; return whether it has struck.
+
+        Raises:
+            ChildProcessError: A process that was struck did not come back.
+        """
         self._resumed.set()
         while not self._task.done():
             if self._file.disarm():
@@ -173,20 +202,28 @@ class Strike:
         return file
 
     async def _run(self) -> None:
+        try:
+            await self._carry_out()
+        finally:
+            # Taken back, failed or cancelled: nobody is left standing.
+            for process in self._held:
+                process.resume()
+
+    async def _carry_out(self) -> None:
         processes = self._processes
         if not await self._due(self._file):
             return
         worker: WorkerProcess | None = None
         if self._file is processes.worker_file:
-            worker, effect = processes.arrival_at(self.place.first)
+            worker = processes.claimant()
+            assert worker is not None, "the worker that is due has said so"
             if self.place.kind.follows:
                 # The worker stands still, so nothing can come in between.
-                name = self.place.engine_place(effect)
+                name = self.place.engine_place(processes.effect_at(worker, self.place.first))
                 self._file = processes.engine_file
                 alone = self.victim is Victim.ENGINE and self.action is Action.KILL
                 self._file.arm(ArmedFault(name, 1, not alone))
-                if worker is not None:
-                    worker.resume()
+                worker.resume()
                 if not await self._due(self._file):
                     return
         workers = [worker] if worker is not None else processes.running_workers()
@@ -196,14 +233,29 @@ class Strike:
             await self._pause(workers)
 
     async def _due(self, file: FaultFile) -> bool:
-        """Wait until a process is at the place; false when the strike was taken back."""
+        """Wait until a process stands or died at the place; false when the strike was taken back.
+
+        It says that it is due before it sends itself the signal.
+        """
+        processes = self._processes
+
+        def arrived() -> ChildProcess | None:
+            if file is processes.worker_file:
+                return processes.claimant()
+            return processes.stack.engine.process if file.is_due else None
+
         await wait_until(
             f"arrival at {self.place}",
-            lambda: file.is_due or self._disarmed,
+            lambda: self._disarmed or arrived() is not None,
             timeout=_DAY,
             interval=_POLL_SECONDS,
         )
-        return not self._disarmed
+        process = arrived()
+        if process is None:
+            return False
+        self._held.append(process)
+        await until_standing_or_ended(process)
+        return True
 
     async def _kill(self, workers: list[WorkerProcess]) -> None:
         engine = self._processes.stack.engine
@@ -222,8 +274,12 @@ class Strike:
         else:
             await engine.restart()
         if self.victim is not Victim.ENGINE:
-            for _ in workers:
-                await self._processes.stack.start_worker()
+            start = self._processes.stack.start_worker
+            started = await asyncio.gather(*(start() for _ in workers), return_exceptions=True)
+            # One that does not come back is no reason to go without the others.
+            for failed in started:
+                if isinstance(failed, BaseException):
+                    raise failed
 
     async def _pause(self, workers: list[WorkerProcess]) -> None:
         engine = self._processes.stack.engine.process
@@ -232,6 +288,7 @@ class Strike:
             *(workers if self.victim is not Victim.ENGINE else ()),
             *((engine,) if self.victim is not Victim.WORKER else ()),
         ]
+        self._held += stopped
         for process in stopped:
             process.pause()
         self._struck.set()

@@ -224,7 +224,7 @@ class SessionMachine:
             report.actions.append(len(history.actions))
 
     def _cause(self, player: HistoryPlayer, agent: CrashableAgent, error: Exception) -> Exception:
-        """Return why a history failed: a breach says more than a session that hangs."""
+        """Return why a history failed: a session that hangs says less than a breach."""
         if not isinstance(error, WaitTimeoutError):
             return error
         player.witness.arrivals = agent.arrivals(player.witness.session_id)
@@ -235,4 +235,6 @@ class SessionMachine:
                 except InvariantBrokenError as broken:
                     broken.__cause__ = error
                     return broken
-        return error
+        # Whoever waits for an agent that did not come back learns why it did not.
+        failed = [f for strike in agent.strikes if isinstance(f := strike.failure, Exception)]
+        return failed[0] if failed else error
