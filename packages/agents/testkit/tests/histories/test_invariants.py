@@ -30,42 +30,67 @@ def at(name: str, **details: Any) -> Invocation:
     return Invocation(name, {**FLOW, **details}, 1, 0.0)
 
 
-def event(kind: AgentEventType, **payload: object) -> AgentEvent:
-    return AgentEvent(kind, "turn-1", "RunModel-1", 1, payload)
+def event(kind: AgentEventType, turn_id: str = "turn-1", **payload: object) -> AgentEvent:
+    return AgentEvent(kind, turn_id, "RunModel-1", 1, payload)
 
 
-def message(sequence: int, role: MessageRole, message_id: str = "") -> AgentMessage:
+def message(
+    sequence: int, role: MessageRole, message_id: str = "", turn_id: str = "turn-1"
+) -> AgentMessage:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    return AgentMessage(sequence, "turn-1", role, "text", "{}", now, message_id)
+    return AgentMessage(sequence, turn_id, role, "text", "{}", now, message_id)
 
 
 def good() -> Witness:
-    """A session with one turn: a refund was approved and ran, then the model answered."""
-    messages = (message(1, MessageRole.USER, "m1"), message(2, MessageRole.ASSISTANT))
+    """A refund was approved and ran, then the model answered; a second turn failed after a call."""
+    messages = (
+        message(1, MessageRole.USER, "m1"),
+        message(2, MessageRole.ASSISTANT),
+        message(3, MessageRole.USER, "m2", "turn-2"),
+        message(4, MessageRole.USER, "", "turn-2"),
+    )
     tool = {"tool_call_id": "c1", "idempotency_key": "s/turn-1/c1", "effect": "unclassified"}
     records = {"c1": {"status": "succeeded", "usage": None}}
-    state = AgentState(AgentStatus.WAITING_FOR_USER_MESSAGE, 1, 2)
+    more = {"c2": {"status": "succeeded", "usage": None}}
+    state = AgentState(
+        AgentStatus.WAITING_FOR_USER_MESSAGE, 2, 4, last_turn_error="the guardrail tripped"
+    )
     return Witness(
         "s",
-        sent=[("m1", "refund")],
+        sent=[("m1", "refund"), ("m2", "and then?")],
         sent_again=1,
         answered=["turn-1~c1"],
         answered_again=[False],
         looks=[(AgentSnapshot(), messages[:1])],
-        snapshot=AgentSnapshot(state, usage=AgentUsage(model_calls=2, total_tokens=10)),
+        snapshot=AgentSnapshot(state, usage=AgentUsage(model_calls=3, total_tokens=15)),
         messages=messages,
         events=[
             event(AgentEventType.INTERRUPT_RESOLVED, interrupt_id="turn-1~c1"),
             event(AgentEventType.TOOL_CALL_FINISHED, tool_call_id="c1", status="succeeded"),
             event(AgentEventType.TURN_COMPLETED),
+            event(AgentEventType.TURN_FAILED, "turn-2"),
         ],
-        steps=[StepHistoryEntry(EXECUTE_COMPLETED_EVENT, "CallSingleAttemptTool", "x", 1, "c1")],
+        steps=[
+            StepHistoryEntry(EXECUTE_COMPLETED_EVENT, "CallSingleAttemptTool", "x", 1, "c1"),
+            StepHistoryEntry(EXECUTE_COMPLETED_EVENT, "CallTool", "y", 1, "c2"),
+        ],
         arrivals=[
             at("model.before", step="a", sequences=[1], records={}),
             at("model.after", step="a", outcome="ToolCallsRequested", usage=USAGE, calls=["c1"]),
             at("tool.before:refund", **tool),
             at("model.before", step="b", sequences=[1], records=records),
             at("model.after", step="b", outcome="TurnCompleted", usage=USAGE),
+            at("model.before", turn_id="turn-2", step="c", sequences=[1, 2, 3], records={}),
+            at(
+                "model.after",
+                turn_id="turn-2",
+                step="c",
+                outcome="ToolCallsRequested",
+                usage=USAGE,
+                calls=["c2"],
+            ),
+            at("model.before", turn_id="turn-2", step="d", sequences=[1, 2, 3], records=more),
+            at("model.after", turn_id="turn-2", step="d", raised="TurnFailedError"),
         ],
     )
 
@@ -90,30 +115,39 @@ def run_twice(witness: Witness) -> None:
 
 
 def miscount(witness: Witness) -> None:
-    witness.snapshot = replace(witness.snapshot, usage=AgentUsage(model_calls=3, total_tokens=15))
+    witness.snapshot = replace(witness.snapshot, usage=AgentUsage(model_calls=4, total_tokens=20))
 
 
 def leave_a_gap(witness: Witness) -> None:
-    witness.messages = (witness.messages[0], replace(witness.messages[1], sequence=3))
+    witness.messages = (*witness.messages[:3], replace(witness.messages[3], sequence=5))
 
 
 def change_the_past(witness: Witness) -> None:
-    witness.messages = (replace(witness.messages[0], text="other"), witness.messages[1])
+    witness.messages = (replace(witness.messages[0], text="other"), *witness.messages[1:])
 
 
 def take_an_id_twice(witness: Witness) -> None:
-    witness.messages = (*witness.messages, message(3, MessageRole.USER, "m1"))
+    keep_messages(witness, (*witness.messages, message(5, MessageRole.USER, "m1")))
+
+
+def forget_the_note(witness: Witness) -> None:
+    keep_messages(witness, witness.messages[:3])
+
+
+def keep_messages(witness: Witness, messages: tuple[AgentMessage, ...]) -> None:
     state = witness.snapshot.state
     assert state is not None
-    witness.snapshot = replace(witness.snapshot, state=replace(state, message_count=3))
+    witness.messages = messages
+    kept = replace(state, message_count=len(messages))
+    witness.snapshot = replace(witness.snapshot, state=kept)
 
 
 def answer_twice(witness: Witness) -> None:
     witness.answered_again = [True]
 
 
-def tell_a_failure(witness: Witness) -> None:
-    witness.events[-1] = event(AgentEventType.TURN_FAILED)
+def tell_a_success(witness: Witness) -> None:
+    witness.events[-1] = event(AgentEventType.TURN_COMPLETED, "turn-2")
 
 
 def leave_something(witness: Witness) -> None:
@@ -128,8 +162,9 @@ BREACHES: dict[str, Callable[[Witness], None]] = {
     "messages.contiguous": leave_a_gap,
     "messages.unchanged": change_the_past,
     "messages.known_ids_dropped": take_an_id_twice,
+    "failures.noted": forget_the_note,
     "answers.once": answer_twice,
-    "events.consistent": tell_a_failure,
+    "events.consistent": tell_a_success,
     "state.settled": leave_something,
 }
 

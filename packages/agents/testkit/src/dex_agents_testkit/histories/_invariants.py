@@ -242,6 +242,23 @@ def _sequences(messages: Iterable[AgentMessage]) -> list[int]:
     return [message.sequence for message in messages]
 
 
+def _failure_noted(witness: Witness) -> int:
+    checked = 0
+    for turn in witness.turns():
+        records = list(turn.steps.values())[-1].records
+        if turn.is_completed or not records:
+            continue
+        # Its first message is the user's own.
+        stored = [message for message in witness.messages if message.turn_id == turn.turn_id]
+        _require(
+            len(stored) > 1,
+            "failures.noted",
+            f"{turn.turn_id} failed after the calls {sorted(records)}, but no message tells it",
+        )
+        checked += 1
+    return checked
+
+
 # --- answers, events and the state --------------------------------------------------------------
 
 
@@ -370,6 +387,12 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
         "A message id that is known is dropped; each id is one turn, in the order sent.",
         "messages sent again",
         _known_ids,
+    ),
+    Invariant(
+        "failures.noted",
+        "A turn that failed after tool calls leaves a message about them to the next one.",
+        "turns that failed after tool calls",
+        _failure_noted,
     ),
     Invariant(
         "answers.once",

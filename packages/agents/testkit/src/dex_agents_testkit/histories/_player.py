@@ -47,6 +47,8 @@ _WAIT_SECONDS: Final = 180.0
 _POLL_SECONDS: Final = 0.1
 #: Seconds in which a place has to be reached when the next strike waits.
 _GRACE_SECONDS: Final = 10.0
+#: How often an open question may refuse its answer before the history fails.
+_ANSWERS_TO_ONE: Final = 20
 _EVENT_POLL: Final = timedelta(seconds=2)
 
 
@@ -116,6 +118,7 @@ class HistoryPlayer:
         self._board = board
         self._session_id = session_id
         self._strikes: list[Strike] = []
+        self._taken: set[str] = set()
 
     async def play(self, history: History) -> None:
         """Do everything that the history says, then answer all questions until all turns end."""
@@ -146,7 +149,7 @@ class HistoryPlayer:
             case Look() if witness.sent:
                 witness.looks.append((await self._snapshot(), await self._messages()))
             case Settle() if witness.sent:
-                await self._until(_is_waiting, "a session that waits for somebody")
+                await self._until(self._is_waiting, "a session that waits for somebody")
             case Kill(place, victim):
                 self._strikes.append(await self._board.kill(place, victim))
             case Restart(victim):
@@ -158,17 +161,30 @@ class HistoryPlayer:
     # --- single actions -------------------------------------------------------------------------
 
     async def _answer(self, answer: Answer) -> None:
-        snapshot = await self._until(_is_waiting, "a question, or the end of all turns")
-        if not snapshot.pending_interrupts:
+        snapshot = await self._until(self._is_waiting, "a question, or the end of all turns")
+        questions = self._open_questions(snapshot)
+        if not questions:
             return
-        interrupt_id = snapshot.pending_interrupts[0].interrupt_id
-        await self._resolve(interrupt_id, answer.approved, answer.rejection_message)
+        interrupt_id = questions[0]
+        if self.witness.answered.count(interrupt_id) >= _ANSWERS_TO_ONE:
+            raise AssertionError(f"{interrupt_id!r} stays open and takes no answer")
+        taken = await self._resolve(interrupt_id, answer.approved, answer.rejection_message)
         self.witness.answered.append(interrupt_id)
-        after = await self._snapshot()
-        pending = [interrupt.interrupt_id for interrupt in after.pending_interrupts]
-        if interrupt_id in pending:
-            # It may have been lost in a crash together with its reply; repeating it is harmless.
-            await self._resolve(interrupt_id, answer.approved, answer.rejection_message)
+        if not taken:
+            return
+        self._taken.add(interrupt_id)
+        if interrupt_id in _question_ids(await self._snapshot()):
+            # It must not be open any more, and if it is, it must not take another answer.
+            again = await self._resolve(interrupt_id, answer.approved)
+            self.witness.answered_again.append(again)
+
+    def _open_questions(self, snapshot: AgentSnapshot) -> list[str]:
+        """Return the questions that have not taken an answer, by what they said to it."""
+        return [found for found in _question_ids(snapshot) if found not in self._taken]
+
+    def _is_waiting(self, snapshot: AgentSnapshot) -> bool:
+        """Whether nothing moves until somebody says or answers something."""
+        return bool(self._open_questions(snapshot)) or _is_idle(snapshot)
 
     async def _resolve(self, interrupt_id: str, approved: bool, message: str | None = None) -> bool:
         return await until_served(
@@ -182,10 +198,10 @@ class HistoryPlayer:
         turns = len(witness.sent)
         while True:
             witness.snapshot = await self._until(
-                lambda seen: bool(seen.pending_interrupts) or _has_ended(seen, turns),
+                lambda seen: bool(self._open_questions(seen)) or _has_ended(seen, turns),
                 "a question, or the end of all turns",
             )
-            if not witness.snapshot.pending_interrupts:
+            if not self._open_questions(witness.snapshot):
                 break
             await self._answer(Answer(approved=True))
         witness.messages = await self._messages()
@@ -262,9 +278,8 @@ class HistoryPlayer:
         return value  # pyright: ignore[reportReturnType] - it is what the call returned
 
 
-def _is_waiting(snapshot: AgentSnapshot) -> bool:
-    """Whether nothing moves until somebody says or answers something."""
-    return bool(snapshot.pending_interrupts) or _is_idle(snapshot)
+def _question_ids(snapshot: AgentSnapshot) -> list[str]:
+    return [interrupt.interrupt_id for interrupt in snapshot.pending_interrupts]
 
 
 def _is_idle(snapshot: AgentSnapshot) -> bool:
