@@ -111,8 +111,9 @@ def long_tests(root: Path, mark: str, setting: str, value: int) -> int:
     env = {**os.environ, setting: str(value)}
     # A soak test watches times and memory, so it has the machine to itself.
     shared = IN_PARALLEL if mark == "crash" else ()
-    line = ["pytest", "-m", mark, *shared, "--timeout", str(LONG_TEST_SECONDS), *LONG_TESTS]
-    code = _run(root, environment, line, env)
+    # `-rP` shows what the tests print: the places they reached, and what they measured.
+    line = ["pytest", "-m", mark, "-rP", *shared, "--timeout", str(LONG_TEST_SECONDS)]
+    code = _run(root, environment, [*line, *LONG_TESTS], env)
     if code == _NO_TESTS_COLLECTED:
         raise ToolError(f"no test is marked `{mark}`, so nothing ran")
     return 1 if code else 0
