@@ -14,12 +14,13 @@ from pathlib import Path
 from tools.errors import ToolError
 
 CORE = "dex_agents"
+OPENAI = "dex_agents_openai_agents"
 ENGINE = "dex_embedded"
 
 # What each package may import of the others.
 ARROWS = {
     CORE: frozenset[str](),
-    "dex_agents_openai_agents": frozenset({CORE}),
+    OPENAI: frozenset({CORE}),
     "dex_agents_testkit": frozenset({CORE}),
     ENGINE: frozenset[str](),
 }
@@ -63,10 +64,18 @@ IMPURE_MODULES = frozenset(
 )
 IMPURE_CALLS = frozenset({"now", "utcnow", "today", "open", "uuid1", "uuid4"})
 
-# Layers of the engine that a layer must not import.
+# Layers that a layer of the same package must not import.
 LAYERS_ABOVE = {
-    "_kernel": frozenset({"_store", "_runtime", "_wire"}),
-    "_store": frozenset({"_runtime", "_wire"}),
+    ENGINE: {
+        "_kernel": frozenset({"_store", "_runtime", "_wire"}),
+        "_store": frozenset({"_runtime", "_wire"}),
+    },
+    OPENAI: {
+        "_model": frozenset({"_tools", "_graph", "_steps"}),
+        "_stored": frozenset({"_tools", "_graph", "_steps"}),
+        "_tools": frozenset({"_graph", "_steps"}),
+        "_graph": frozenset({"_steps"}),
+    },
 }
 
 
@@ -101,6 +110,7 @@ def import_problems(root: Path) -> list[str]:
     problems: list[str] = []
     for module in modules:
         problems += _arrow_problems(module)
+        problems += _layer_problems(module)
         if _package(module.name) == ENGINE:
             problems += _engine_problems(module)
     return problems
@@ -200,9 +210,23 @@ def _arrow_problems(module: Module) -> list[str]:
     return problems
 
 
+def _layer(name: str) -> str:
+    return name.split(".")[1] if "." in name else ""
+
+
+def _layer_problems(module: Module) -> list[str]:
+    package, layer = _package(module.name), _layer(module.name)
+    above = LAYERS_ABOVE.get(package, {}).get(layer, frozenset[str]())
+    return [
+        f"{module.path}:{found.line}: {layer} must not import {name}, which is built on it"
+        for found in module.imports
+        for name in sorted(above)
+        if _within(found.target, f"{package}.{name}")
+    ]
+
+
 def _engine_problems(module: Module) -> list[str]:
-    parts = module.name.split(".")
-    layer = parts[1] if len(parts) > 1 else ""
+    layer = _layer(module.name)
     problems: list[str] = []
     for found in module.imports:
         where = f"{module.path}:{found.line}"
@@ -214,11 +238,6 @@ def _engine_problems(module: Module) -> list[str]:
                 f"{where}: _kernel is pure and must not import {_package(found.target)}; "
                 "take the value as an argument"
             )
-        problems += [
-            f"{where}: {layer} must not import {above}, which is built on it"
-            for above in sorted(LAYERS_ABOVE.get(layer, frozenset()))
-            if _within(found.target, f"{ENGINE}.{above}")
-        ]
     for name, line in module.calls:
         where = f"{module.path}:{line}"
         if layer != "_runtime" and name in TASK_STARTERS:

@@ -93,6 +93,17 @@ def test_a_module_of_the_engine_outside_its_layer_is_a_problem(
     assert problem in found
 
 
+@pytest.mark.parametrize(
+    ("layer", "above"),
+    [("_model", "_tools"), ("_stored", "_graph"), ("_tools", "_graph"), ("_graph", "_steps")],
+)
+def test_a_layer_of_the_adapter_knows_nothing_that_is_built_on_it(
+    tmp_path: Path, layer: str, above: str
+) -> None:
+    (found,) = problems_of(tmp_path, f"{ADAPTER}/{layer}/a.py", f"from ..{above} import x\n")
+    assert f"a.py:1: {layer} must not import {above}, which is built on it" in found
+
+
 def test_a_tree_without_sources_is_refused_rather_than_passed(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="no sources"):
         import_problems(tmp_path)

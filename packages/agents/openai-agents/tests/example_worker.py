@@ -31,7 +31,8 @@ from dex_agents import AgentSessionFlow
 from dex_agents.local import open_sessions
 from dex_agents.testing import InvocationLog
 from dex_agents.testing._worker import READY_VARIABLE, SERVER_VARIABLE, _write_ready_file
-from dex_agents_openai_agents import OpenAIAgentsRunner, tool_step
+from dex_agents_openai_agents import OpenAIAgentsRunner
+from dex_agents_openai_agents._steps import tool_step
 from dex_agents_testkit.model_server import load_model_script, serve_model_script
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "docs" / "examples" / "agents"

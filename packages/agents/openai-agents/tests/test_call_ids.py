@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dex_agents_openai_agents.call_ids import (
+from dex_agents_openai_agents._stored.call_ids import (
     MAX_CALL_ID_LENGTH,
     call_ids_of,
     to_model_call_id,

@@ -23,7 +23,7 @@ from stepped_session import (
 
 from dex_agents import ToolCallStatus, ToolEffect, ToolPolicy
 from dex_agents_openai_agents import OpenAIAgentsRunner
-from dex_agents_openai_agents.run_state import decode_run, encode_run
+from dex_agents_openai_agents._stored.run_state import decode_run, encode_run
 
 # --- Cases 10 and 14 ----------------------------------------------------------------------------
 

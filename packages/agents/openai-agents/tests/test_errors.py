@@ -12,12 +12,12 @@ from agents.exceptions import ModelTimeoutError
 from openai import APIError, OpenAIError
 
 from dex_agents import AgentDefinitionError, ModelError, TurnFailedError
-from dex_agents_openai_agents.errors import (
+from dex_agents_openai_agents._model.errors import (
     ModelCallLog,
     classify_model_step_error,
     retry_after_seconds,
-    unwrap_tool_error,
 )
+from dex_agents_openai_agents._steps.tool_failures import unwrap_tool_error
 
 
 def call_log(*kinds: str, code: str | None = None) -> ModelCallLog:

@@ -13,7 +13,7 @@ from stepped_session import as_text, call, says, script, session_of
 
 from dex_agents import AgentDefinitionError, AgentToolCall, ToolCallStatus, ToolEffect, ToolPolicy
 from dex_agents_openai_agents import OpenAIAgentsRunner
-from dex_agents_openai_agents.run_state import decode_run, encode_run
+from dex_agents_openai_agents._stored.run_state import decode_run, encode_run
 
 USER: list[Any] = [{"role": "user", "content": "go"}]
 

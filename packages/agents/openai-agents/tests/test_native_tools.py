@@ -33,7 +33,7 @@ from dex_agents import (
     ToolPolicy,
 )
 from dex_agents_openai_agents import OpenAIAgentsRunner, get_current_deferred_tool_execution
-from dex_agents_openai_agents.run_state import decode_run, encode_run
+from dex_agents_openai_agents._stored.run_state import decode_run, encode_run
 
 Reply = Callable[[str], Any]
 USER: list[Any] = [{"role": "user", "content": "go"}]

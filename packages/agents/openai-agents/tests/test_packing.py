@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dex_agents_openai_agents._packing import UnpackError, pack, unpack
+from dex_agents_openai_agents._stored.packing import UnpackError, pack, unpack
 
 TEXTS = st.one_of(
     st.text(max_size=40),

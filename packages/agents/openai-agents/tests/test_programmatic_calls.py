@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from stepped_session import as_text, call, says, script, session_of
 
 from dex_agents import AgentToolCall, ToolCallStatus
-from dex_agents_openai_agents.run_state import decode_run, encode_run
+from dex_agents_openai_agents._stored.run_state import decode_run, encode_run
 
 USER: list[Any] = [{"role": "user", "content": "go"}]
 PROGRAM = Program(type="program", id="prog", call_id="p1", code="await look(1)", fingerprint="f")

@@ -19,8 +19,8 @@ from dex_agents import (
     ToolPolicy,
 )
 from dex_agents_openai_agents import OpenAIAgentsRunner, openai_agents_session_flow
-from dex_agents_openai_agents.run_context import ContextSource
-from dex_agents_openai_agents.settings import RunnerSettings
+from dex_agents_openai_agents._steps.run_context import ContextSource
+from dex_agents_openai_agents._steps.runner_settings import RunnerSettings
 
 
 @function_tool

@@ -54,7 +54,7 @@ from dex_agents_openai_agents import (
     get_current_deferred_tool_execution,
     stepwise_agent_tool,
 )
-from dex_agents_openai_agents.run_state import decode_run, encode_run
+from dex_agents_openai_agents._stored.run_state import decode_run, encode_run
 
 USER: list[Any] = [{"role": "user", "content": "go"}]
 

@@ -15,8 +15,9 @@ from openai import AsyncOpenAI
 
 from dex_agents import AgentSessionFlow, ToolEffect
 from dex_agents.testing import InvocationLog, run_agent_worker
-from dex_agents_openai_agents import model_step, openai_agents_session_flow
-from dex_agents_openai_agents.run_state import StoredRun, encode_run
+from dex_agents_openai_agents import openai_agents_session_flow
+from dex_agents_openai_agents._steps import model_step
+from dex_agents_openai_agents._stored.run_state import StoredRun, encode_run
 
 CHANGES = ("agent renamed", "tool removed", "tool renamed", "schema changed", "framework changed")
 

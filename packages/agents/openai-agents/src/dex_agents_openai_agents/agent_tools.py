@@ -8,8 +8,7 @@ until the nested agent has made one model call.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any
 
 from agents import (
     Agent,
@@ -18,43 +17,16 @@ from agents import (
     RunHooks,
     RunResult,
     RunResultStreaming,
-    Tool,
 )
 from agents.agent import AgentBase
 from agents.agent_tool_input import StructuredToolInputBuilder
 from agents.tool import ToolErrorFunction, default_tool_error_function
 
-_RECIPE: Final = "dex_agents_stepwise_recipe"
-_ORIGINAL: Final = "dex_agents_stepwise_original"
+from dex_agents_openai_agents._tools.recipe import StepwiseRecipe, with_recipe
 
 EnabledRule = Callable[[RunContextWrapper[Any], AgentBase[Any]], bool | Awaitable[bool]]
 ApprovalRule = Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]
 OutputExtractor = Callable[[RunResult | RunResultStreaming], Awaitable[str]]
-
-
-@dataclass(frozen=True)
-class StepwiseRecipe:
-    """How a stepwise agent tool was made, to make it again over another copy of its agent."""
-
-    agent: Agent[Any]
-    hooks: RunHooks[Any] | None
-    failure_error_function: ToolErrorFunction | None
-    options: dict[str, Any]
-
-    def build(self, agent: Agent[Any], **overrides: Any) -> FunctionTool:
-        """Return the tool over an agent.
-
-        Args:
-            agent: The agent, or a copy of it.
-            overrides: Arguments of `Agent.as_tool` that replace the application's.
-        """
-        given: dict[str, Any] = {
-            **self.options,
-            "hooks": self.hooks,
-            "failure_error_function": self.failure_error_function,
-            **overrides,
-        }
-        return agent.as_tool(**given)
 
 
 def stepwise_agent_tool(
@@ -120,23 +92,4 @@ def stepwise_agent_tool(
             "include_input_schema": include_input_schema,
         },
     )
-    tool = recipe.build(agent)
-    tool.__dict__[_RECIPE] = recipe
-    return tool
-
-
-def recipe_of(tool: Tool | None) -> StepwiseRecipe | None:
-    """Return how a stepwise agent tool was made, or `None` for any other tool."""
-    return cast("StepwiseRecipe | None", getattr(tool, _RECIPE, None))
-
-
-def mark_gate(gate: FunctionTool, original: FunctionTool) -> FunctionTool:
-    """Return the gate of a stepwise agent tool, which knows the application's tool."""
-    gate.__dict__[_RECIPE] = recipe_of(original)
-    gate.__dict__[_ORIGINAL] = original
-    return gate
-
-
-def original_of(tool: FunctionTool) -> FunctionTool | None:
-    """Return the application's tool behind the gate of a stepwise agent tool."""
-    return cast("FunctionTool | None", tool.__dict__.get(_ORIGINAL))
+    return with_recipe(recipe.build(agent), recipe)

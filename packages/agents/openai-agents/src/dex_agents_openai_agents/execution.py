@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
-
 from dex_agents import DeferredToolExecution
-
-_current: ContextVar[DeferredToolExecution | None] = ContextVar(
-    "dex_agents_deferred_tool_execution", default=None
-)
+from dex_agents_openai_agents._steps.current_call import current_call
 
 
 def get_current_deferred_tool_execution() -> DeferredToolExecution | None:
@@ -20,14 +13,4 @@ def get_current_deferred_tool_execution() -> DeferredToolExecution | None:
     Step, and inside the tools of an agent that itself runs as a tool: they must not reuse the key
     of the outer call.
     """
-    return _current.get()
-
-
-@contextmanager
-def current_execution(execution: DeferredToolExecution | None) -> Generator[None]:
-    """Make a tool call the current one, or hide it from a nested run with `None`."""
-    token = _current.set(execution)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return current_call.get()

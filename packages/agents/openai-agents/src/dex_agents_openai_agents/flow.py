@@ -11,9 +11,8 @@ from agents import Agent, RunConfig, RunErrorHandlers, RunHooks
 from agents.run_config import DEFAULT_MAX_TURNS
 
 from dex_agents import AgentSessionFlow, AgentSessionOptions, ToolEffect, ToolPolicy
-from dex_agents_openai_agents.run_context import ContextFactory
 from dex_agents_openai_agents.runner import OpenAIAgentsRunner
-from dex_agents_openai_agents.settings import NextTurnAgent
+from dex_agents_openai_agents.settings import ContextFactory, NextTurnAgent
 
 
 def openai_agents_session_flow(

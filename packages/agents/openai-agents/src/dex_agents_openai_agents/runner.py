@@ -17,13 +17,14 @@ from dex_agents import (
     ToolExecutionResult,
     ToolPolicy,
 )
-from dex_agents_openai_agents.graph import build_graph
-from dex_agents_openai_agents.history import build_user_item, encode_item
-from dex_agents_openai_agents.model_step import ModelStep
-from dex_agents_openai_agents.policies import validate_policies
-from dex_agents_openai_agents.run_context import ContextFactory, ContextSource
-from dex_agents_openai_agents.settings import NextTurnAgent, RunnerSettings
-from dex_agents_openai_agents.tool_step import ToolStep
+from dex_agents_openai_agents._graph.graph import build_graph
+from dex_agents_openai_agents._graph.policies import validate_policies
+from dex_agents_openai_agents._steps.model_step import ModelStep
+from dex_agents_openai_agents._steps.run_context import ContextSource
+from dex_agents_openai_agents._steps.runner_settings import RunnerSettings
+from dex_agents_openai_agents._steps.tool_step import ToolStep
+from dex_agents_openai_agents._stored.history import build_user_item, encode_item
+from dex_agents_openai_agents.settings import ContextFactory, NextTurnAgent
 
 
 class OpenAIAgentsRunner:

@@ -1,74 +1,14 @@
-"""What a runner was configured with, and the run configuration derived from it for each Step."""
+"""Types of what a runner may be configured with."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from agents import Model, RunConfig, RunErrorHandlers, RunHooks
+__all__ = ["ContextFactory", "NextTurnAgent"]
 
-from dex_agents_openai_agents.model_tap import TappedProvider, tap_model
-from dex_agents_openai_agents.run_context import ContextSource
+#: Makes the context of one Step from the session id and the turn id.
+ContextFactory = Callable[[str, str], Any | Awaitable[Any]]
 
 #: Which agent takes the next user message: the one that ended the last turn, or always the first.
 NextTurnAgent = Literal["last", "starting"]
-
-
-@dataclass(frozen=True)
-class RunnerSettings:
-    """Configuration of a runner; see `OpenAIAgentsRunner` for the meaning of each field."""
-
-    run_config: RunConfig
-    context: ContextSource
-    hooks: RunHooks[Any] | None
-    max_turns: int | None
-    error_handlers: RunErrorHandlers[Any] | None
-    next_turn_agent: NextTurnAgent
-    trust_mcp_hints: bool
-    tool_attempts: int
-
-    @property
-    def omit_reasoning_ids(self) -> bool:
-        """Whether reasoning is replayed without the provider's ids."""
-        return self.run_config.reasoning_item_id_policy == "omit"
-
-    def turn_run_config(self, session_id: str, turn_id: str) -> RunConfig:
-        """Return the application's configuration: one trace per turn, grouped by session."""
-        return dataclasses.replace(
-            self.run_config,
-            group_id=self.run_config.group_id or session_id,
-            trace_id=self.run_config.trace_id or _trace_id(session_id, turn_id),
-        )
-
-    def model_run_config(self, session_id: str, turn_id: str) -> RunConfig:
-        """Return the configuration of a model Step."""
-        model = self.run_config.model
-        return dataclasses.replace(
-            self.turn_run_config(session_id, turn_id),
-            model=tap_model(model) if isinstance(model, Model) else model,
-            model_provider=TappedProvider(self.run_config.model_provider),
-        )
-
-    def tool_run_config(self, session_id: str, turn_id: str) -> RunConfig:
-        """Return the configuration of the run that carries out one recorded call.
-
-        Whatever would reach a real model or judge its answer is left out: the model of that run is
-        a recording.
-        """
-        return dataclasses.replace(
-            self.turn_run_config(session_id, turn_id),
-            model=None,
-            model_settings=None,
-            call_model_input_filter=None,
-            input_guardrails=None,
-            output_guardrails=None,
-            sandbox=None,
-            tool_execution=None,
-        )
-
-
-def _trace_id(session_id: str, turn_id: str) -> str:
-    # The same in every process that works on the turn.
-    return f"trace_{hashlib.sha256(f'{session_id}/{turn_id}'.encode()).hexdigest()[:32]}"

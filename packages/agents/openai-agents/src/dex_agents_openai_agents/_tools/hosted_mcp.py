@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 from agents import Agent, HostedMCPTool, ToolApprovalItem
 
 from dex_agents import AgentToolCall, ToolCallStatus, ToolExecutionResult
-from dex_agents_openai_agents._kinds.base import raw_field
-from dex_agents_openai_agents.tool_results import CallOrigin
+from dex_agents_openai_agents._stored.tool_results import CallOrigin
+from dex_agents_openai_agents._tools.base import raw_field
 
 REQUEST_TYPE: Final = "mcp_approval_request"
 _SERVER: Final = "mcp_server"

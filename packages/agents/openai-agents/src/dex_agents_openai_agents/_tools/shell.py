@@ -21,15 +21,15 @@ from agents import (
 from openai.types.responses import ResponseFunctionShellToolCall
 
 from dex_agents import AgentToolCall, ToolExecutionResult
-from dex_agents_openai_agents._kinds.base import (
+from dex_agents_openai_agents._stored.tool_results import CallOrigin, payload_of
+from dex_agents_openai_agents._tools.base import (
     ToolKind,
     ask_rule,
     call_body,
     raw_field,
     value_field,
 )
-from dex_agents_openai_agents.gate_scope import RecordedFailure, recorded_result
-from dex_agents_openai_agents.tool_results import CallOrigin, payload_of
+from dex_agents_openai_agents._tools.gate_scope import RecordedFailure, recorded_result
 
 _ACTION_FIELDS: Final = ("commands", "timeout_ms", "max_output_length")
 

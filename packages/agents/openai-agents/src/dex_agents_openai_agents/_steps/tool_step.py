@@ -37,17 +37,16 @@ from dex_agents import (
     ToolExecutionResult,
 )
 from dex_agents_openai_agents import _sdk_internals as sdk
-from dex_agents_openai_agents import hosted_mcp
-from dex_agents_openai_agents._kinds import ToolKind, kind_of
-from dex_agents_openai_agents.agent_tools import recipe_of
-from dex_agents_openai_agents.call_ids import to_model_call_id
-from dex_agents_openai_agents.execution import current_execution
-from dex_agents_openai_agents.gate_scope import StepTool
-from dex_agents_openai_agents.graph import AgentGraph, GraphAgent
-from dex_agents_openai_agents.settings import RunnerSettings
-from dex_agents_openai_agents.tool_failures import FailedCall
-from dex_agents_openai_agents.tool_results import CallOrigin, withheld_result
-from dex_agents_openai_agents.usage import UsageMark, usage_since
+from dex_agents_openai_agents._graph.graph import AgentGraph, GraphAgent
+from dex_agents_openai_agents._steps.current_call import running_call
+from dex_agents_openai_agents._steps.runner_settings import RunnerSettings
+from dex_agents_openai_agents._steps.tool_failures import FailedCall
+from dex_agents_openai_agents._steps.usage import UsageMark, usage_since
+from dex_agents_openai_agents._stored.call_ids import to_model_call_id
+from dex_agents_openai_agents._stored.tool_results import CallOrigin, withheld_result
+from dex_agents_openai_agents._tools import ToolKind, hosted_mcp, kind_of
+from dex_agents_openai_agents._tools.gate_scope import StepTool
+from dex_agents_openai_agents._tools.recipe import recipe_of
 
 
 class ToolStep:
@@ -88,7 +87,7 @@ class ToolStep:
         is_nested = isinstance(tool, FunctionTool) and sdk.nested_agent(tool) is not None
         raised: list[Exception] = []
         try:
-            with current_execution(None if is_nested else self._execution):
+            with running_call(None if is_nested else self._execution):
                 probe = self._probe(origin, owner, kind, tool, kind.body(tool, raised))
                 probe.hooks = hooks
                 result = await Runner.run(

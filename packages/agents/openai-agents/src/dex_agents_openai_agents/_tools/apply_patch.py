@@ -12,15 +12,15 @@ from agents.editor import ApplyPatchOperation, ApplyPatchResult
 from openai.types.responses import ResponseCustomToolCall
 
 from dex_agents import AgentToolCall, ToolCallStatus, ToolExecutionResult
-from dex_agents_openai_agents._kinds.base import (
+from dex_agents_openai_agents._stored.tool_results import CallOrigin, payload_of
+from dex_agents_openai_agents._tools.base import (
     ToolKind,
     ask_rule,
     call_body,
     raw_field,
     value_field,
 )
-from dex_agents_openai_agents.gate_scope import current_scope, recorded_result
-from dex_agents_openai_agents.tool_results import CallOrigin, payload_of
+from dex_agents_openai_agents._tools.gate_scope import current_scope, recorded_result
 
 _FIELDS = ("type", "path", "diff", "move_to")
 

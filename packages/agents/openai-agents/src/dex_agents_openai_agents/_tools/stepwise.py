@@ -5,8 +5,8 @@ from __future__ import annotations
 from agents import FunctionTool
 
 from dex_agents import AgentDefinitionError
-from dex_agents_openai_agents._kinds.function import FunctionKind
-from dex_agents_openai_agents.agent_tools import original_of
+from dex_agents_openai_agents._tools.function import FunctionKind
+from dex_agents_openai_agents._tools.recipe import original_of
 
 
 class StepwiseKind(FunctionKind):

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from agents import Agent, RunContextWrapper, ToolApprovalItem, ToolCallOutputItem
 
 from dex_agents import AgentToolCall, ToolExecutionResult
-from dex_agents_openai_agents.gate_scope import RecordedFailure, StepTool
-from dex_agents_openai_agents.tool_results import CallOrigin
+from dex_agents_openai_agents._stored.tool_results import CallOrigin
+from dex_agents_openai_agents._tools.gate_scope import RecordedFailure, StepTool
 
 ToolT = TypeVar("ToolT", bound=StepTool)
 

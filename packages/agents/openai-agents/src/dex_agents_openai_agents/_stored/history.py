@@ -11,7 +11,7 @@ from agents import ItemHelpers, MessageOutputItem, RunItem, ToolCallOutputItem
 from pydantic_core import to_json
 
 from dex_agents import AgentMessage, FrameworkMessage, MessageRole, TurnFailedError
-from dex_agents_openai_agents.call_ids import with_unique_call_ids
+from dex_agents_openai_agents._stored.call_ids import with_unique_call_ids
 
 #: Form of `AgentMessage.framework_item`. A reader for every released form stays here.
 ITEM_FORMAT: Final = 1

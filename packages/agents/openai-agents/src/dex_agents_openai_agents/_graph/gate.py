@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from agents import (
     Agent,
-    AgentHooks,
     AgentsException,
     FunctionTool,
     Model,
@@ -26,13 +25,13 @@ from agents.sandbox import SandboxAgent
 from agents.tool import ToolErrorFunction
 
 from dex_agents import ModelError
-from dex_agents_openai_agents._kinds import is_gate, kind_of
-from dex_agents_openai_agents.agent_tools import mark_gate, recipe_of
-from dex_agents_openai_agents.errors import classify_model_step_error
-from dex_agents_openai_agents.gate_scope import StepTool, current_scope
-from dex_agents_openai_agents.model_tap import tap_model
-from dex_agents_openai_agents.step_hooks import ModelStepHooks
-from dex_agents_openai_agents.ungateable import refuse_unless_hosted
+from dex_agents_openai_agents._graph.hooks import GatedAgentHooks, ModelStepHooks
+from dex_agents_openai_agents._model.errors import classify_model_step_error
+from dex_agents_openai_agents._model.model_tap import tap_model
+from dex_agents_openai_agents._tools import is_gate, kind_of
+from dex_agents_openai_agents._tools.gate_scope import StepTool, current_scope
+from dex_agents_openai_agents._tools.recipe import mark_gate, recipe_of
+from dex_agents_openai_agents._tools.ungateable import refuse_unless_hosted
 
 
 def gate_tool(tool: Tool) -> Tool:
@@ -139,35 +138,3 @@ def gate_agent(agent: Agent[Any]) -> Agent[Any]:
     if agent.hooks is not None:
         gated.hooks = GatedAgentHooks(agent.hooks)
     return gated
-
-
-class GatedAgentHooks(AgentHooks[Any]):
-    """The hooks of an agent, silent about gates: the Step that runs a tool calls them for it."""
-
-    def __init__(self, hooks: AgentHooks[Any]) -> None:
-        self._hooks = hooks
-
-    async def on_start(self, context: Any, agent: Any) -> None:
-        await self._hooks.on_start(context, agent)
-
-    async def on_end(self, context: Any, agent: Any, output: Any) -> None:
-        await self._hooks.on_end(context, agent, output)
-
-    async def on_handoff(self, context: Any, agent: Any, source: Any) -> None:
-        await self._hooks.on_handoff(context, agent, source)
-
-    async def on_tool_start(self, context: Any, agent: Any, tool: Tool) -> None:
-        if not is_gate(tool):
-            await self._hooks.on_tool_start(context, agent, tool)
-
-    async def on_tool_end(self, context: Any, agent: Any, tool: Tool, result: object) -> None:
-        if not is_gate(tool):
-            await self._hooks.on_tool_end(context, agent, tool, result)
-
-    async def on_llm_start(
-        self, context: Any, agent: Any, system_prompt: str | None, input_items: list[Any]
-    ) -> None:
-        await self._hooks.on_llm_start(context, agent, system_prompt, input_items)
-
-    async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-        await self._hooks.on_llm_end(context, agent, response)

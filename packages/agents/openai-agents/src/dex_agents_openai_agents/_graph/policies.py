@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from agents import FunctionTool
 
 from dex_agents import AgentDefinitionError, ToolEffect, ToolPolicy
-from dex_agents_openai_agents.agent_tools import recipe_of
-from dex_agents_openai_agents.gate_scope import StepTool
-from dex_agents_openai_agents.graph import AgentGraph
-from dex_agents_openai_agents.hosted_mcp import server_labels
+from dex_agents_openai_agents._graph.graph import AgentGraph
+from dex_agents_openai_agents._tools.gate_scope import StepTool
+from dex_agents_openai_agents._tools.hosted_mcp import server_labels
+from dex_agents_openai_agents._tools.recipe import recipe_of
 
 
 def validate_policies(graph: AgentGraph, tool_policies: Mapping[str, ToolPolicy]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from agents import ApplyPatchTool, CustomTool, FunctionTool, ShellTool
 
-from dex_agents_openai_agents.errors import ModelCallLog
+from dex_agents_openai_agents._model.errors import ModelCallLog
 
 #: A tool whose calls can run as Steps.
 StepTool = FunctionTool | CustomTool | ShellTool | ApplyPatchTool

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dex_agents import AgentDefinitionError
-
-#: Makes the context of one Step from the session id and the turn id.
-ContextFactory = Callable[[str, str], Any | Awaitable[Any]]
+from dex_agents_openai_agents.settings import ContextFactory
 
 
 class ContextSource:

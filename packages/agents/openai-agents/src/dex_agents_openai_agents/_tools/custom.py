@@ -11,9 +11,9 @@ from agents.tool_context import ToolContext
 from openai.types.responses import ResponseCustomToolCall
 
 from dex_agents import AgentToolCall, ToolExecutionResult
-from dex_agents_openai_agents._kinds.base import ToolKind, ask_rule, call_body, raw_field
-from dex_agents_openai_agents.gate_scope import recorded_result
-from dex_agents_openai_agents.tool_results import CallOrigin
+from dex_agents_openai_agents._stored.tool_results import CallOrigin
+from dex_agents_openai_agents._tools.base import ToolKind, ask_rule, call_body, raw_field
+from dex_agents_openai_agents._tools.gate_scope import recorded_result
 
 
 class _RecordedCustomTool:

@@ -17,8 +17,8 @@ from agents import Agent, RunContextWrapper, RunResultStreaming, RunState
 
 from dex_agents import AgentToolCall, TurnFailedError
 from dex_agents_openai_agents import _sdk_internals as sdk
-from dex_agents_openai_agents._packing import UnpackError, pack, unpack
-from dex_agents_openai_agents.history import InputItem
+from dex_agents_openai_agents._stored.history import InputItem
+from dex_agents_openai_agents._stored.packing import UnpackError, pack, unpack
 
 #: Form of the stored state. A reader for every released form stays here.
 STATE_FORMAT: Final = 1

@@ -28,24 +28,30 @@ from dex_agents import (
     TurnContinues,
 )
 from dex_agents_openai_agents import _sdk_internals as sdk
-from dex_agents_openai_agents.call_ids import call_ids_of
-from dex_agents_openai_agents.errors import classify_model_step_error
-from dex_agents_openai_agents.gate_scope import GateScope, gate_scope
-from dex_agents_openai_agents.graph import AgentGraph, GraphAgent
-from dex_agents_openai_agents.history import (
+from dex_agents_openai_agents._graph.graph import AgentGraph, GraphAgent
+from dex_agents_openai_agents._graph.hooks import ModelStepHooks
+from dex_agents_openai_agents._model.errors import classify_model_step_error
+from dex_agents_openai_agents._model.model_tap import observing
+from dex_agents_openai_agents._model.streaming import DeltaForwarder
+from dex_agents_openai_agents._steps.pending_calls import PendingCalls
+from dex_agents_openai_agents._steps.runner_settings import RunnerSettings
+from dex_agents_openai_agents._steps.usage import UsageMark, usage_since
+from dex_agents_openai_agents._stored.call_ids import call_ids_of
+from dex_agents_openai_agents._stored.history import (
     History,
     InputItem,
     content_text,
     framework_messages,
     input_items,
 )
-from dex_agents_openai_agents.model_tap import observing
-from dex_agents_openai_agents.pending_calls import PendingCalls
-from dex_agents_openai_agents.run_state import StoredRun, capture, decode_run, encode_run, snapshot
-from dex_agents_openai_agents.settings import RunnerSettings
-from dex_agents_openai_agents.step_hooks import ModelStepHooks
-from dex_agents_openai_agents.streaming import DeltaForwarder
-from dex_agents_openai_agents.usage import UsageMark, usage_since
+from dex_agents_openai_agents._stored.run_state import (
+    StoredRun,
+    capture,
+    decode_run,
+    encode_run,
+    snapshot,
+)
+from dex_agents_openai_agents._tools.gate_scope import GateScope, gate_scope
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from agents.sandbox import SandboxAgent
 
 from dex_agents import AgentDefinitionError, TurnFailedError
 from dex_agents_openai_agents import _sdk_internals as sdk
-from dex_agents_openai_agents._kinds import kind_of
-from dex_agents_openai_agents.agent_tools import StepwiseRecipe, recipe_of
-from dex_agents_openai_agents.gate import gate_agent, gate_agent_tool
-from dex_agents_openai_agents.gate_scope import StepTool
-from dex_agents_openai_agents.ungateable import not_gateable, refuse_unless_hosted
+from dex_agents_openai_agents._graph.gate import gate_agent, gate_agent_tool
+from dex_agents_openai_agents._tools import kind_of
+from dex_agents_openai_agents._tools.gate_scope import StepTool
+from dex_agents_openai_agents._tools.recipe import StepwiseRecipe, recipe_of
+from dex_agents_openai_agents._tools.ungateable import not_gateable, refuse_unless_hosted
 
 
 @dataclass

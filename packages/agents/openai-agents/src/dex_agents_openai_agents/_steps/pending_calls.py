@@ -15,18 +15,22 @@ from dex_agents import (
     ToolCallStatus,
     TurnFailedError,
 )
-from dex_agents_openai_agents import hosted_mcp
-from dex_agents_openai_agents._kinds import ToolKind, kind_of, kind_of_call
-from dex_agents_openai_agents._kinds.base import raw_field, value_field
-from dex_agents_openai_agents.agent_tools import recipe_of
-from dex_agents_openai_agents.call_ids import to_session_call_id
-from dex_agents_openai_agents.gate_scope import GateScope, StepTool
-from dex_agents_openai_agents.graph import AgentGraph
-from dex_agents_openai_agents.history import InputItem
-from dex_agents_openai_agents.policies import framework_effect
-from dex_agents_openai_agents.run_state import StoredRun
-from dex_agents_openai_agents.settings import RunnerSettings
-from dex_agents_openai_agents.tool_results import CallOrigin, is_replaced, model_text, withheld_by
+from dex_agents_openai_agents._graph.graph import AgentGraph
+from dex_agents_openai_agents._graph.policies import framework_effect
+from dex_agents_openai_agents._steps.runner_settings import RunnerSettings
+from dex_agents_openai_agents._stored.call_ids import to_session_call_id
+from dex_agents_openai_agents._stored.history import InputItem
+from dex_agents_openai_agents._stored.run_state import StoredRun
+from dex_agents_openai_agents._stored.tool_results import (
+    CallOrigin,
+    is_replaced,
+    model_text,
+    withheld_by,
+)
+from dex_agents_openai_agents._tools import ToolKind, hosted_mcp, kind_of, kind_of_call
+from dex_agents_openai_agents._tools.base import raw_field, value_field
+from dex_agents_openai_agents._tools.gate_scope import GateScope, StepTool
+from dex_agents_openai_agents._tools.recipe import recipe_of
 
 _NO_DECISION: Final[Mapping[str, Any]] = {}
 

@@ -13,8 +13,10 @@ from typing import Any
 from agents import (
     AgentsException,
     FunctionTool,
+    ModelBehaviorError,
     RunContextWrapper,
     ToolInputGuardrailTripwireTriggered,
+    UserError,
 )
 from agents.exceptions import ToolTimeoutError
 from agents.tool import default_tool_error_function
@@ -22,9 +24,8 @@ from agents.tool_context import ToolContext
 
 from dex_agents import ToolEffect, ToolExecutionError
 from dex_agents_openai_agents import _sdk_internals as sdk
-from dex_agents_openai_agents.errors import invalid_arguments_error, unwrap_tool_error
-from dex_agents_openai_agents.gate_scope import StepTool
-from dex_agents_openai_agents.tool_results import CallOrigin
+from dex_agents_openai_agents._stored.tool_results import CallOrigin
+from dex_agents_openai_agents._tools.gate_scope import StepTool
 
 
 @dataclass
@@ -53,7 +54,7 @@ class FailedCall:
         error = unwrap_tool_error(raised, tool.name)
         if isinstance(error, ToolExecutionError):
             return ToolExecutionError(error.message)
-        invalid = invalid_arguments_error(error, tool.name)
+        invalid = _invalid_arguments_error(error, tool.name)
         if invalid is not None:
             return self._told(str(invalid), await self._plain_text(error))
         if isinstance(error, ToolInputGuardrailTripwireTriggered):
@@ -99,3 +100,25 @@ class FailedCall:
         if self.tool_context is None:
             return None
         return await sdk.failure_text(self.tool, self.tool_context, error)
+
+
+def unwrap_tool_error(error: Exception, tool_name: str) -> Exception:
+    """Return what a tool's body raised, without the framework's wrapping."""
+    wrapped = isinstance(error, UserError) and error.message.startswith(
+        f"Error running tool {tool_name}:"
+    )
+    cause = error.__cause__
+    return cause if wrapped and isinstance(cause, Exception) else error
+
+
+def _invalid_arguments_error(error: Exception, tool_name: str) -> ToolExecutionError | None:
+    """Return the error for the model if the arguments did not fit the tool, else `None`.
+
+    The framework checks arguments before the body runs and starts this message with the name of
+    the very tool.
+    """
+    if isinstance(error, ModelBehaviorError) and error.message.startswith(
+        f"Invalid JSON input for tool {tool_name}"
+    ):
+        return ToolExecutionError(f"Invalid JSON input for tool {tool_name}")
+    return None

@@ -17,14 +17,14 @@ from openai.types.responses import ResponseFunctionToolCall
 
 from dex_agents import AgentToolCall, ToolExecutionResult
 from dex_agents_openai_agents import _sdk_internals as sdk
-from dex_agents_openai_agents._kinds.base import ToolKind
-from dex_agents_openai_agents.gate_scope import recorded_result
-from dex_agents_openai_agents.tool_results import (
+from dex_agents_openai_agents._stored.tool_results import (
     CallOrigin,
     decode_result,
     encode_result,
     recorded_parts,
 )
+from dex_agents_openai_agents._tools.base import ToolKind
+from dex_agents_openai_agents._tools.gate_scope import recorded_result
 
 
 class RecordedInvoker:

@@ -22,7 +22,7 @@ from agents import (
 )
 from agents.exceptions import ModelTimeoutError
 
-from dex_agents import AgentDefinitionError, ModelError, ToolExecutionError, TurnFailedError
+from dex_agents import AgentDefinitionError, ModelError, TurnFailedError
 
 _RETRYABLE_STATUSES: Final = frozenset({408, 409, 425, 429})
 #: Codes that a provider reports with a failed response or a 429, and what they mean.
@@ -200,28 +200,6 @@ def retry_after_seconds(headers: Any, now: datetime | None = None) -> float | No
 
 def _wait(seconds: float) -> float | None:
     return max(seconds, 0.0) if seconds == seconds and seconds != float("inf") else None
-
-
-def unwrap_tool_error(error: Exception, tool_name: str) -> Exception:
-    """Return what a tool's body raised, without the framework's wrapping."""
-    wrapped = isinstance(error, UserError) and error.message.startswith(
-        f"Error running tool {tool_name}:"
-    )
-    cause = error.__cause__
-    return cause if wrapped and isinstance(cause, Exception) else error
-
-
-def invalid_arguments_error(error: Exception, tool_name: str) -> ToolExecutionError | None:
-    """Return the error for the model if the arguments did not fit the tool, else `None`.
-
-    The framework checks arguments before the body runs and starts this message with the name of
-    the very tool.
-    """
-    if isinstance(error, ModelBehaviorError) and error.message.startswith(
-        f"Invalid JSON input for tool {tool_name}"
-    ):
-        return ToolExecutionError(f"Invalid JSON input for tool {tool_name}")
-    return None
 
 
 def _final(error: Exception, message: str) -> TurnFailedError:

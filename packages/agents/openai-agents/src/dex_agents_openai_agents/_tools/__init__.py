@@ -1,4 +1,4 @@
-"""The kinds of tools whose calls run as Steps."""
+"""Tools: the kinds whose calls run as Steps, what their gates know, and those that cannot."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from agents import Tool
 
-from dex_agents_openai_agents._kinds.apply_patch import ApplyPatchKind
-from dex_agents_openai_agents._kinds.base import ToolKind
-from dex_agents_openai_agents._kinds.custom import CustomKind
-from dex_agents_openai_agents._kinds.function import FunctionKind
-from dex_agents_openai_agents._kinds.shell import ShellKind
-from dex_agents_openai_agents._kinds.stepwise import StepwiseKind
-from dex_agents_openai_agents.agent_tools import recipe_of
+from dex_agents_openai_agents._tools.apply_patch import ApplyPatchKind
+from dex_agents_openai_agents._tools.base import ToolKind
+from dex_agents_openai_agents._tools.custom import CustomKind
+from dex_agents_openai_agents._tools.function import FunctionKind
+from dex_agents_openai_agents._tools.recipe import recipe_of
+from dex_agents_openai_agents._tools.shell import ShellKind
+from dex_agents_openai_agents._tools.stepwise import StepwiseKind
 
 __all__ = ["KINDS", "STEPWISE", "ToolKind", "is_gate", "kind_of", "kind_of_call"]
 

@@ -1,0 +1,1 @@
+"""The Steps themselves: one model call, one tool call, and what each of them is given."""
