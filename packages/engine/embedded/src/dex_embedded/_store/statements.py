@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 from dex_embedded._kernel.events import HistoryEvent
 from dex_embedded._kernel.state import FlowRun, StepExecution
@@ -34,6 +34,8 @@ from dex_embedded._store.records import (
 )
 from dex_embedded._store.schema import map_of, row_id
 
+_ONE_VERSION: Final = "WHERE run = ? AND map = ? AND key = ? AND version = ?"
+
 
 def statements_for(
     run_key: int, changes: Iterable[Change], encode_event: Callable[[HistoryEvent], bytes]
@@ -44,9 +46,7 @@ def statements_for(
         match change:
             # The most frequent first: each case before a match costs a look.
             case PutAttribute(version, replaces, retain):
-                if replaces is not None:
-                    statements.extend(_replace(run_key, replaces, version.version, retain=retain))
-                statements.extend(_insert_attribute(run_key, version))
+                statements.extend(_put_attribute(run_key, version, replaces, retain=retain))
             case PutStep(step, is_new, given):
                 statements.append(_put_step(run_key, step, is_new=is_new, given=given))
             case AppendEvent(event):
@@ -148,34 +148,49 @@ def _wake_at(run: FlowRun) -> float | None:
     return run.wake_at if run.is_active else None
 
 
-def _insert_attribute(run_key: int, version: AttributeVersion) -> list[Statement]:
-    return [
-        (
-            "INSERT INTO attribute_value (id, value) VALUES (?, ?)",
-            (row_id(run_key, version.version), version.value),
-        ),
-        (
-            "INSERT INTO attribute (run, map, key, version, hard_delete) VALUES (?, ?, ?, ?, ?)",
-            (run_key, map_of(version.key), version.key, version.version, version.hard_delete),
-        ),
-    ]
+def _put_attribute(
+    run_key: int, version: AttributeVersion, replaced: AttributeVersion | None, *, retain: bool
+) -> list[Statement]:
+    value: Statement = (
+        "INSERT INTO attribute_value (id, value) VALUES (?, ?)",
+        (row_id(run_key, version.version), version.value),
+    )
+    if replaced is not None and not retain and not replaced.hard_delete:
+        # Nothing else has to be kept or erased, so the row of the old version becomes the new one.
+        return [
+            value,
+            (
+                f"UPDATE attribute SET version = ?, hard_delete = ? {_ONE_VERSION}",
+                (version.version, version.hard_delete, *_version_key(run_key, replaced)),
+            ),
+        ]
+    insert: Statement = (
+        "INSERT INTO attribute (run, map, key, version, hard_delete) VALUES (?, ?, ?, ?, ?)",
+        (*_version_key(run_key, version), version.hard_delete),
+    )
+    if replaced is None:
+        return [value, insert]
+    return [*_replace(run_key, replaced, version.version, retain=retain), value, insert]
 
 
 def _replace(
     run_key: int, replaced: AttributeVersion, until: int, *, retain: bool
 ) -> list[Statement]:
     """Take a version out of force. Its value stays for history, unless it must leave no trace."""
-    where = "WHERE run = ? AND map = ? AND key = ? AND version = ?"
-    key = (run_key, map_of(replaced.key), replaced.key, replaced.version)
+    key = _version_key(run_key, replaced)
     erase = (
         "DELETE FROM attribute_value WHERE id = ?",
         (row_id(run_key, replaced.version),),
     )
     if replaced.hard_delete:
-        return [erase, (f"DELETE FROM attribute {where}", key)]
+        return [erase, (f"DELETE FROM attribute {_ONE_VERSION}", key)]
     if retain:
-        return [(f"UPDATE attribute SET until = ? {where}", (until, *key))]
-    return [(f"DELETE FROM attribute {where}", key)]
+        return [(f"UPDATE attribute SET until = ? {_ONE_VERSION}", (until, *key))]
+    return [(f"DELETE FROM attribute {_ONE_VERSION}", key)]
+
+
+def _version_key(run_key: int, version: AttributeVersion) -> tuple[int, str, str, int]:
+    return run_key, map_of(version.key), version.key, version.version
 
 
 def _put_step(run_key: int, step: StepExecution, *, is_new: bool, given: bool) -> Statement:

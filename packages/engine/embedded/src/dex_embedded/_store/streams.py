@@ -103,10 +103,13 @@ class _Tails:
             return False, None
         if message_id >= tail[-1].id:
             return True, None
-        for message in tail:
-            if message.id > message_id:
-                return True, message
-        return False, None
+        following = tail[-1]
+        # From the end: whoever follows a stream is hardly behind.
+        for message in reversed(tail):
+            if message.id <= message_id:
+                break
+            following = message
+        return True, following
 
 
 class StreamLog:

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final
-
-_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(0x80))
 
 
+@lru_cache(maxsize=4096)
 def varint(number: int) -> bytes:
     """The base-128 form of a non-negative number."""
-    if number < 0x80:
-        return _ONE_BYTE[number]
     out = bytearray()
     while number >= 0x80:
         out.append((number & 0x7F) | 0x80)
@@ -30,13 +26,15 @@ def _tag(field: int, wire_type: int) -> bytes:
     return varint(field << 3 | wire_type)
 
 
-_KEY: Final = _tag(1, 2)
-_VALUE: Final = _tag(2, 2)
+@lru_cache(maxsize=1024)
+def _pair_up_to_value(key: str) -> bytes:
+    """What comes before the length of a pair's value: the same few keys go out all the time."""
+    return (message_field(1, key.encode()) if key else b"") + _tag(2, 2)
 
 
 def message_field(field: int, payload: bytes) -> bytes:
     """A sub-message, string or bytes field; present even when the payload is empty."""
-    return b"".join((_tag(field, 2), varint(len(payload)), payload))
+    return _tag(field, 2) + varint(len(payload)) + payload
 
 
 def text_field(field: int, text: str) -> bytes:
@@ -59,7 +57,4 @@ def texts_field(field: int, texts: Iterable[str]) -> bytes:
 
 def pair(key: str, value: bytes) -> bytes:
     """A `KV`: `{key = 1, value = 2}`. Map entries have the same form."""
-    if not key:
-        return message_field(2, value)
-    name = key.encode()
-    return b"".join((_KEY, varint(len(name)), name, _VALUE, varint(len(value)), value))
+    return _pair_up_to_value(key) + varint(len(value)) + value
