@@ -20,9 +20,11 @@ from dex_embedded._kernel.inputs import (
     ExecuteSucceeded,
     HeartbeatReceived,
     MethodFailed,
+    Recover,
     TaskDropped,
     TaskHandedOut,
     TaskReturned,
+    WaitForSucceeded,
 )
 from dex_embedded._kernel.retry import FREE_REOFFERS
 from dex_embedded._kernel.state import Phase
@@ -37,6 +39,7 @@ from dex_embedded._kernel.values import (
     RpcResult,
     Selection,
     StepOptions,
+    WaitForResult,
 )
 
 
@@ -279,6 +282,29 @@ def test_a_retryable_task_is_reoffered_for_free_three_times_per_attempt() -> Non
         assert flow.run.is_active
         flow.feed(TaskDropped(ref=flow.hand_out("A-1").ref))
     assert flow.run.status is FlowStatus.FAILED
+
+
+@pytest.mark.parametrize("was_out", [True, False], ids=["out", "ready"])
+def test_after_a_restart_what_may_have_ended_the_engine_is_marked_before_it_goes_out(
+    was_out: bool,
+) -> None:
+    flow = FlowDriver(start_with(options=options(attempts=5)))
+    if was_out:
+        assert not flow.hand_out("A-1").durable_first
+    flow.feed(Recover())
+    again = flow.hand_out("A-1")
+    assert again.durable_first
+    assert again.ref.attempt == (2 if was_out else 1)
+    flow.feed(MethodFailed(ref=again.ref, failure=lost()))
+    assert flow.hand_out("A-1").durable_first
+
+
+def test_a_method_that_begins_after_a_restart_is_not_suspected() -> None:
+    flow = FlowDriver(start_with(options=options(skip=False)))
+    flow.feed(Recover())
+    waiting = flow.hand_out("A-1")
+    flow.feed(WaitForSucceeded(ref=waiting.ref, result=WaitForResult()))
+    assert not flow.hand_out("A-1").durable_first
 
 
 def test_a_drop_after_progress_counts_at_once() -> None:

@@ -100,6 +100,8 @@ class ModelStep:
     may_have_run: bool = False
     starts: int = 0
     """Hand-outs of this method that may have run."""
+    suspect: bool = False
+    """It was ready or out when an engine ended."""
     wait: ModelWait | None = None
     told: list[list[bytes]] | None = None
     """Per channel condition what the wait consumed."""
@@ -371,8 +373,9 @@ class KernelMachine(RuleBasedStateMachine):
         assert work.ref.attempt == step.attempt
         shown = {version.key: version.value for version in work.snapshot.attributes}
         assert (shown, dict(work.snapshot.channel_sizes)) == step.shown
-        assert work.durable_first == (MAXIMUM_ATTEMPTS.get(step.step_type) == 1)
-        if work.durable_first:
+        is_single = MAXIMUM_ATTEMPTS.get(step.step_type) == 1
+        assert work.durable_first == (is_single or step.suspect)
+        if is_single:
             assert step.starts == 1
         if step.told is not None and work.results is not None:
             assert [list(channel.values) for channel in work.results.channels] == step.told
@@ -533,6 +536,8 @@ class KernelMachine(RuleBasedStateMachine):
         self.flow.now += downtime
         self.model.now = self.flow.now
         self.flow.feed(Recover())
+        for step in self.model.steps.values():
+            step.suspect = step.phase in ("ready", "out")
         for name in [n for n, s in self.model.steps.items() if s.phase == "out"]:
             self.model.fail(name, lost=True)
         self._end_back_offs()

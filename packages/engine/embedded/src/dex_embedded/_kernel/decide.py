@@ -179,6 +179,8 @@ def _recover(draft: Draft) -> None:
     for step in list(draft.run.steps.values()):
         if step.id not in draft.run.steps:
             continue  # an earlier loss closed the run
+        if step.invocation is not None:
+            step.invocation.is_suspect = step.phase in (Phase.READY, Phase.HANDED_OUT)
         if step.phase is Phase.HANDED_OUT:
             lose_attempt(draft, step, lost)
         elif step.phase is Phase.READY:

@@ -125,7 +125,7 @@ def hand_out(draft: Draft, step: StepExecution, routing: Routing) -> HandOut:
     return HandOut(
         ref=step.ref,
         method=step.method,
-        durable_first=retry.is_single_attempt(options),
+        durable_first=retry.is_single_attempt(options) or invocation.is_suspect,
         flow_id=run.flow_id,
         run_id=run.run_id,
         run_attempt=run.run_attempt,

@@ -111,6 +111,9 @@ class Invocation:
     lock_order: int = 0
     """Place among the invocations that wait for locks; 0 when it never had to."""
     routing: Routing = NO_ROUTING
+    is_suspect: bool = field(default=False, compare=False)
+    """An engine ended while it was ready or in a worker's hands: it may be what ended the engine,
+    so from then on its hand-outs are counted. Memory only."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -189,6 +189,7 @@ class HandOut:
     ref: InvocationRef
     method: Method
     durable_first: bool
+    """Whether the attempt may reach a worker only once the store knows of it."""
     flow_id: str
     run_id: str
     run_attempt: int

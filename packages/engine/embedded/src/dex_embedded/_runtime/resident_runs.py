@@ -8,8 +8,8 @@ A run is loaded when something concerns it and evicted when it has been idle for
 
 The mark that an attempt was handed out is not written at once when the attempt may be repeated: a
 crash would only offer the same attempt again, and most attempts end before the mark would be of any
-use. It is written when the attempt has lasted for a moment, so that one which takes the engine with
-it counts.
+use. It is written when the attempt has lasted for a moment. An attempt that takes the engine with
+it before that is not counted, but only once: after a restart what was ready or out is marked first.
 """
 
 from __future__ import annotations
