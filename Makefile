@@ -19,7 +19,7 @@ test: ## run all tests but the long ones; ARGS="--alone" runs every ci.sh in ful
 	@$(tools) test $(ARGS)
 
 check: ## lint, types and the repository's own rules
-	@$(tools) check
+	@$(tools) check $(ARGS)
 
 format: sync ## rewrite the code in the one format
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .

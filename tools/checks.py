@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 from tools.console import run_for_code, say
 from tools.discover import CiJob, discover
@@ -30,6 +34,12 @@ LONG_TEST_SECONDS = 3 * 60 * 60
 IN_PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
 
 _NO_TESTS_COLLECTED = 5
+
+# The code of the pages, which takes too long for `make check`.
+_PAGES = "tests/pages"
+
+# What is of no package, so that no package's script looks at its types.
+OF_NO_PACKAGE = ("conftest.py", "tools", "tests", "docs")
 
 
 def check_package(
@@ -58,15 +68,23 @@ def check_package(
         "types": [["pyright", "--pythonpath", str(environment / "bin/python"), target]],
         "tests": [["pytest", *IN_PARALLEL, f"{target}/tests", *pytest_args]],
     }
-    return _run_all(root, environment, [line for step in steps for line in lines[step]])
+    types = lines["types"] if "types" in steps else []
+    others = [line for step in steps if step != "types" for line in lines[step]]
+    return _run_all(root, environment, others, beside=types)
 
 
-def check_everything(root: Path) -> int:
-    """Lint and type-check the whole repository and test its rules, all but running the pages."""
+def check_everything(root: Path, *, besides_packages: bool = False) -> int:
+    """Lint and type-check the whole repository and test its rules.
+
+    Args:
+        root: The repository.
+        besides_packages: Leave the types of the packages to their scripts, which check the same
+            files, each in an environment of its own.
+    """
     environment = sync(root)
-    return _run_all(
-        root, environment, [*_lint("."), ["pyright"], ["pytest", "tests", "--ignore=tests/pages"]]
-    )
+    types = ["pyright", *(OF_NO_PACKAGE if besides_packages else ())]
+    rules = ["pytest", "tests", f"--ignore={_PAGES}"]
+    return _run_all(root, environment, [*_lint("."), rules], beside=[types])
 
 
 def run_tests(root: Path, extra: Mapping[str, str] | None = None, *, alone: bool = False) -> int:
@@ -76,7 +94,8 @@ def run_tests(root: Path, extra: Mapping[str, str] | None = None, *, alone: bool
         root: The repository.
         extra: Environment variables for the packages' scripts, such as `DEXCLI`.
         alone: Run each package's script as it is, lint and types included, in an environment of its
-            own, instead of the tests alone in `.venv`.
+            own, instead of the tests alone in `.venv`. As lint and types are, the repository's
+            rules are then left to `check_everything`.
     """
     environment = sync(root)
     # The scripts use the interpreter that runs this, or they would install for another one.
@@ -87,7 +106,11 @@ def run_tests(root: Path, extra: Mapping[str, str] | None = None, *, alone: bool
         say(f"testing {job.name}")
         if run_for_code([root / job.script, *options], cwd=root, env=env) != 0:
             failed.append(job.name)
-    others = [name for name in ("tools/tests", "tests", "docs") if (root / name).is_dir()]
+    others = [
+        name
+        for name in ("tools/tests", _PAGES if alone else "tests", "docs")
+        if (root / name).is_dir()
+    ]
     say(f"testing {', '.join(others)}")
     if _run_all(root, environment, [["pytest", *IN_PARALLEL, *others]]) != 0:
         failed.append("the repository's own tests")
@@ -137,15 +160,42 @@ def _check_named_engine() -> None:
         raise ToolError(f"DEXCLI names {named}, which is no program; correct it or unset it")
 
 
-def _run_all(root: Path, environment: Path, lines: Sequence[Sequence[str]]) -> int:
-    failed = [line for line in lines if _run(root, environment, line) != 0]
+def _run_all(
+    root: Path,
+    environment: Path,
+    lines: Sequence[Sequence[str]],
+    beside: Sequence[Sequence[str]] = (),
+) -> int:
+    """Run programs one after another, and those of `beside` meanwhile; return 1 where one failed.
+
+    What those of `beside` write is shown at the end. The type checker uses one core, and tests wait
+    as often as they compute, so together they are done sooner.
+    """
+    failed: list[Sequence[str]] = []
+
+    def run_each(some: Sequence[Sequence[str]], output: IO[bytes] | None = None) -> None:
+        failed.extend(line for line in some if _run(root, environment, line, output=output) != 0)
+
+    with tempfile.TemporaryFile() as written, ThreadPoolExecutor() as threads:
+        meanwhile = threads.submit(run_each, beside, written)
+        run_each(lines)
+        meanwhile.result()
+        written.seek(0)
+        for line in beside:
+            say(f"what `{' '.join(line)}` wrote:")
+        sys.stderr.write(written.read().decode(errors="replace"))
     for line in failed:
         say(f"failed: {' '.join(line)}")
     return 1 if failed else 0
 
 
 def _run(
-    root: Path, environment: Path, line: Sequence[str], env: Mapping[str, str] | None = None
+    root: Path,
+    environment: Path,
+    line: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    output: IO[bytes] | None = None,
 ) -> int:
     say(" ".join(line))
-    return run_for_code([environment / "bin" / line[0], *line[1:]], cwd=root, env=env)
+    command = [environment / "bin" / line[0], *line[1:]]
+    return run_for_code(command, cwd=root, env=env, output=output)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from tools.errors import ToolError
 
@@ -34,11 +35,23 @@ def run(
 
 
 def run_for_code(
-    command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None
+    command: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    output: IO[bytes] | None = None,
 ) -> int:
-    """Run a program with this process's output and return its exit code."""
+    """Run a program and return its exit code.
+
+    Args:
+        command: The program and its arguments.
+        cwd: Where it runs.
+        env: Its environment; that of this process by default.
+        output: Gets all it writes, instead of this process's output.
+    """
+    line = [str(part) for part in command]
     try:
-        return subprocess.run([str(part) for part in command], cwd=cwd, env=env).returncode
+        return subprocess.run(line, cwd=cwd, env=env, stdout=output, stderr=output).returncode
     except FileNotFoundError as error:
         raise ToolError(_failed(command, "the program does not exist", "")) from error
 

@@ -51,11 +51,19 @@ def add_to(commands: Commands) -> None:
         "--shared", action="store_true", help="in the workspace's .venv, which holds every package"
     )
 
-    commands.add("check", _check, "lint and type-check everything and test the repository's rules")
+    text = "lint and type-check everything and test the repository's rules"
+    added = commands.add("check", _check, text)
+    added.add_argument(
+        "--besides-packages",
+        action="store_true",
+        help="leave the types of the packages to their ci.sh, as `test --alone` runs them",
+    )
 
     added = commands.add("test", _test, "run every test but the long ones")
     added.add_argument(
-        "--alone", action="store_true", help="run each ci.sh in full, in an environment of its own"
+        "--alone",
+        action="store_true",
+        help="run each ci.sh in full, in an environment of its own, but no rules of the repository",
     )
 
     added = commands.add("crash", _crash, "run the tests that kill real processes many times")
@@ -101,8 +109,8 @@ def _package_ci(root: Path, parsed: argparse.Namespace) -> int:
     return check_package(root, parsed.folder, steps, parsed.after_dashes, shared=parsed.shared)
 
 
-def _check(root: Path, _: argparse.Namespace) -> int:
-    return check_everything(root)
+def _check(root: Path, parsed: argparse.Namespace) -> int:
+    return check_everything(root, besides_packages=parsed.besides_packages)
 
 
 def _test(root: Path, parsed: argparse.Namespace) -> int:

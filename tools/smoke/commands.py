@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.commands import Commands, in_environment
@@ -131,7 +133,8 @@ def _pythons(minors: Sequence[str] | None) -> list[Interpreter]:
 def _run_all(root: Path, trials: Sequence[Trial]) -> int:
     box = open_toolbox(root)
     failed: list[str] = []
-    for number, trial in enumerate(trials, start=1):
+
+    def run_one(number: int, trial: Trial) -> None:
         started = time.monotonic()
         try:
             said = run_trial(box, trial)
@@ -141,6 +144,10 @@ def _run_all(root: Path, trials: Sequence[Trial]) -> int:
         else:
             took = time.monotonic() - started
             say(f"{number}/{len(trials)} {trial}: {said} ({took:.1f} s)")
+
+    # A trial is one program after another, so one for each core.
+    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+        list(threads.map(run_one, range(1, len(trials) + 1), trials))
     for name in failed:
         say(f"failed: {name}")
     versions = ", ".join(dict.fromkeys(trial.interpreter.version for trial in trials))

@@ -3,12 +3,13 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from tools import checks
 from tools.cli import main
-from tools.workspace import REPOSITORY_ROOT
+from tools.workspace import REPOSITORY_ROOT, read_toml
 
 
 class Commands:
@@ -18,12 +19,21 @@ class Commands:
         self.lines: list[str] = []
         self.codes: dict[str, int] = {}
 
-    def __call__(self, command: list[object], *, cwd: Path, env: object = None) -> int:
+    def __call__(
+        self,
+        command: list[object],
+        *,
+        cwd: Path,
+        env: object = None,
+        output: IO[bytes] | None = None,
+    ) -> int:
         first, *rest = [str(part) for part in command]
         program = Path(first)
         shown = str(program.relative_to(cwd)) if program.is_relative_to(cwd) else first
         line = " ".join([shown, *rest])
         self.lines.append(line.replace(f"{cwd}/", ""))
+        if output is not None:
+            output.write(f"{program.name} wrote this\n".encode())
         return next((code for part, code in self.codes.items() if part in line), 0)
 
 
@@ -52,11 +62,11 @@ def test_a_package_is_linted_typed_and_tested_in_an_environment_of_its_own(
 ) -> None:
     folder = str(workspace / "packages/agents/core")
     assert main(["package-ci", folder, "--", "-k", "one"], root=workspace) == 0
-    assert commands.lines == [
-        ".venvs/core/bin/ruff check packages/agents/core",
-        ".venvs/core/bin/ruff format --check packages/agents/core",
+    assert sorted(commands.lines) == [
         ".venvs/core/bin/pyright --pythonpath .venvs/core/bin/python packages/agents/core",
         f".venvs/core/bin/{PARALLEL_PYTEST} packages/agents/core/tests -k one",
+        ".venvs/core/bin/ruff check packages/agents/core",
+        ".venvs/core/bin/ruff format --check packages/agents/core",
     ]
 
 
@@ -136,25 +146,41 @@ def test_testing_runs_every_discovered_script_in_order_then_the_rest(
     ]
 
 
-def test_checking_looks_at_the_whole_repository(workspace: Path, commands: Commands) -> None:
+@pytest.mark.parametrize(
+    ("options", "types"),
+    [([], "pyright"), (["--besides-packages"], "pyright conftest.py tools tests docs")],
+)
+def test_checking_looks_at_the_whole_repository(
+    workspace: Path,
+    commands: Commands,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    types: str,
+) -> None:
     commands.codes["pyright"] = 1
-    assert main(["check"], root=workspace) == 1
-    assert commands.lines == [
+    assert main(["check", *options], root=workspace) == 1
+    assert sorted(commands.lines) == [
+        f".venv/bin/{types}",
+        ".venv/bin/pytest tests --ignore=tests/pages",
         ".venv/bin/ruff check .",
         ".venv/bin/ruff format --check .",
-        ".venv/bin/pyright",
-        ".venv/bin/pytest tests --ignore=tests/pages",
     ]
+    assert f"what `{types}` wrote:\npyright wrote this\n" in capsys.readouterr().err
+
+
+def test_types_are_checked_everywhere_by_the_packages_and_the_rest_together() -> None:
+    settings = read_toml(REPOSITORY_ROOT / "pyproject.toml")["tool"]["pyright"]
+    assert {*checks.OF_NO_PACKAGE, "packages"} == {*settings["include"]}
 
 
 def test_testing_alone_runs_each_script_as_it_is(workspace: Path, commands: Commands) -> None:
-    (workspace / "tests").mkdir()
+    (workspace / "tests/pages").mkdir(parents=True)
     assert main(["test", "--alone"], root=workspace) == 0
     assert commands.lines == [
         "packages/engine/embedded/ci.sh",
         "packages/agents/core/ci.sh",
         "packages/agents/adapter/ci.sh",
-        f".venv/bin/{PARALLEL_PYTEST} tests",
+        f".venv/bin/{PARALLEL_PYTEST} tests/pages",
     ]
 
 
@@ -162,7 +188,7 @@ def test_one_failed_package_fails_the_whole_and_is_named(
     workspace: Path, commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands.codes["agents/core/ci.sh"] = 1
-    (workspace / "tests").mkdir()
+    (workspace / "tests/pages").mkdir(parents=True)
     assert main(["test"], root=workspace) == 1
     assert len(commands.lines) == 4
     assert "failed: core\n" in capsys.readouterr().err
