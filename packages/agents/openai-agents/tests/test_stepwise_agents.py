@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import openai
 import pytest
 from agents import (
     Agent,
     AgentHooks,
-    FunctionTool,
     HostedMCPTool,
-    Model,
-    ModelResponse,
     ModelSettings,
     RunConfig,
     RunHooks,
@@ -26,121 +18,12 @@ from agents import (
     ShellTool,
     function_tool,
 )
-from agents.testing import ModelStep
-from forked_steps import ForkedRunner, reach
-from native_calls import approval_request, shell_call, spent, whole
-from stepped_session import (
-    SteppedSession,
-    SteppedTurn,
-    as_text,
-    call,
-    outputs,
-    response,
-    says,
-    script,
-    session_of,
-)
+from native_calls import approval_request, shell_call, whole
+from stepped_session import call, outputs, response, says, script, session_of
+from stepwise_runs import USER, Two, ask, both_ways, usual
 
-from dex_agents import (
-    AgentDefinitionError,
-    AgentToolCall,
-    ModelError,
-    ToolCallStatus,
-    ToolEffect,
-    ToolPolicy,
-)
-from dex_agents_openai_agents import (
-    OpenAIAgentsRunner,
-    get_current_deferred_tool_execution,
-    stepwise_agent_tool,
-)
+from dex_agents import AgentToolCall, ToolEffect, ToolPolicy
 from dex_agents_openai_agents._stored.run_state import decode_run, encode_run
-
-USER: list[Any] = [{"role": "user", "content": "go"}]
-
-
-def ask(call_id: str, text: str = "look", name: str = "inner") -> Any:
-    return call(name, call_id, input=text)
-
-
-class Two:
-    """An outer agent with one nested agent, both with a `look` of their own."""
-
-    def __init__(self, outer: list[Any], inner: list[Any], **options: Any) -> None:
-        self.outer_model, self.inner_model = script(*outer), script(*inner)
-        self.ran: list[str] = []
-        self.keys: list[Any] = []
-        two = self
-
-        @function_tool
-        def look(x: int) -> str:
-            """Look."""
-            two.ran.append(f"look {x}")
-            execution = get_current_deferred_tool_execution()
-            two.keys.append(execution and execution.idempotency_key)
-            return f"saw {x}"
-
-        @function_tool(needs_approval=True)
-        def pay(amount: int) -> str:
-            """Pay."""
-            two.ran.append(f"pay {amount}")
-            return f"paid {amount}"
-
-        @function_tool
-        def fail() -> str:
-            """Fail."""
-            raise ValueError("no")
-
-        @function_tool
-        def ping() -> str:
-            """Answer."""
-            two.ran.append("ping")
-            return "pong"
-
-        self.inner = Agent(
-            name="Inner", model=self.inner_model, instructions="in", tools=[look, pay, fail]
-        )
-        self.outer = Agent(
-            name="Outer",
-            model=self.outer_model,
-            instructions="out",
-            tools=[stepwise_agent_tool(self.inner, "inner", "Ask inside.", **options), ping],
-        )
-
-    def session(self, **options: Any) -> SteppedSession:
-        return session_of(
-            self.outer,
-            models=[self.outer_model, self.inner_model],
-            body_runs=lambda: len(self.ran),
-            **options,
-        )
-
-    def requests(self) -> list[list[str]]:
-        calls = [*self.outer_model.calls, *self.inner_model.calls]
-        return [as_text(c.input) for c in calls]
-
-
-async def both_ways(make: Callable[[], Two], **session: Any) -> tuple[Two, SteppedTurn]:
-    """Run a plain run and a session; their requests and answers must be the same."""
-    plain, two = make(), make()
-    result = await Runner.run(plain.outer, list(USER))
-    turn = await two.session(**session).turn("go")
-    assert turn.text == result.final_output
-    assert two.requests() == plain.requests()
-    usage = result.context_wrapper.usage
-    assert (turn.usage.model_calls, turn.usage.total_tokens) == (usage.requests, usage.total_tokens)
-    return two, turn
-
-
-def usual() -> Two:
-    return Two(
-        outer=[response(ask("p1")), response(says("done"))],
-        inner=[
-            response(call("look", "n1", x=1), call("look", "n2", x=2)),
-            response(call("look", "n3", x=3)),
-            response(says("inner done")),
-        ],
-    )
 
 
 async def test_every_model_call_and_every_tool_call_of_a_nested_run_is_a_step() -> None:
@@ -213,9 +96,6 @@ async def test_a_later_turn_may_ask_the_nested_agent_again() -> None:
     assert outputs(two.outer_model.calls[3].input) == ["one", "two"]
 
 
-# --- people -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("answer", [True, "Too much."])
 async def test_case_21_an_approval_inside_is_asked_once_and_applied(answer: bool | str) -> None:
     def make() -> Two:
@@ -273,85 +153,6 @@ async def test_a_hosted_server_of_a_nested_agent_may_ask_too() -> None:
     assert session.asked == ["mcpr_1"]
     answer: Any = two.inner_model.calls[1].input[-1]
     assert (answer["approve"], answer["reason"]) == (False, "Keep it.")
-
-
-# --- failures -----------------------------------------------------------------------------------
-
-
-async def test_a_failing_tool_inside_is_told_to_the_nested_model_as_in_a_plain_run() -> None:
-    _, turn = await both_ways(
-        lambda: Two(
-            outer=[response(ask("p1")), response(says("done"))],
-            inner=[response(call("fail", "n1")), response(says("inner done"))],
-        )
-    )
-    assert turn.records["n1"].status is ToolCallStatus.FAILED
-
-
-async def test_the_limit_of_nested_model_calls_is_told_to_the_outer_model() -> None:
-    two = await both_ways_by_requests(
-        lambda: Two(
-            outer=[response(ask("p1")), response(says("done"))],
-            inner=[response(call("look", "n1", x=1)), response(call("look", "n2", x=2))],
-            max_turns=2,
-        )
-    )
-    assert two.ran == ["look 1", "look 2"]
-
-
-async def test_arguments_that_do_not_fit_start_nothing() -> None:
-    bad = ask("p1")
-    bad.arguments = "{"
-    await both_ways_by_requests(
-        lambda: Two(outer=[response(bad), response(says("done"))], inner=[])
-    )
-
-
-async def both_ways_by_requests(make: Callable[[], Two]) -> Two:
-    plain, two = make(), make()
-    await Runner.run(plain.outer, list(USER))
-    await two.session().turn("go")
-    assert two.requests() == plain.requests()
-    return two
-
-
-def status_error(status: int) -> Exception:
-    request = SimpleNamespace(method="POST", url="https://model.invalid")
-    answer: Any = SimpleNamespace(status_code=status, headers={}, request=request)
-    return openai.APIStatusError("no", response=answer, body=None)
-
-
-async def test_an_overloaded_provider_is_asked_again_and_not_told_to_the_outer_model() -> None:
-    two = Two(
-        outer=[response(ask("p1")), response(says("done"))],
-        inner=[ModelStep(error=status_error(503))],
-    )
-    turn = await two.session().turn("go")
-    assert isinstance(turn.outcome, ModelError)
-    assert len(two.outer_model.calls) == 1
-
-
-async def test_a_refused_request_of_a_nested_model_ends_the_turn_once() -> None:
-    two = Two(
-        outer=[response(ask("p1")), response(says("done"))],
-        inner=[ModelStep(error=status_error(400))],
-    )
-    turn = await two.session().turn("go")
-    assert "refused the request (400)" in turn.failure.message
-
-
-async def test_an_id_that_a_nested_agent_repeats_ends_the_turn_with_words() -> None:
-    two = Two(
-        outer=[response(ask("p1"), call("ping", "x")), response(says("done"))],
-        inner=[response(call("look", "x", x=1))],
-    )
-    turn = await two.session().turn("go")
-    assert turn.failure.error_type == "ToolCallIdRepeated"
-    assert "'x'" in turn.failure.message
-    assert two.ran == ["ping"]
-
-
-# --- what is kept -------------------------------------------------------------------------------
 
 
 async def test_the_run_context_of_a_nested_run_is_never_stored() -> None:
@@ -452,114 +253,3 @@ async def test_a_run_wide_model_is_used_inside_too() -> None:
     turn = await session.turn("go")
     assert turn.text == "done"
     assert [c.system_instructions for c in model.calls] == ["out", "in", "in", "out"]
-
-
-# --- construction -------------------------------------------------------------------------------
-
-
-def refused(agent: Agent[Any]) -> str:
-    with pytest.raises(AgentDefinitionError) as refusal:
-        OpenAIAgentsRunner(agent)
-    return str(refusal.value)
-
-
-def outer_of(*tools: FunctionTool, **more: Any) -> Agent[Any]:
-    return Agent(name="Outer", tools=list(tools), **more)
-
-
-def test_what_cannot_be_opened_up_is_refused_with_its_path() -> None:
-    inner = Agent(name="Inner", handoffs=[Agent(name="Other")])
-    tool = stepwise_agent_tool(inner, "inner", "Ask.")
-    assert refused(outer_of(tool)).startswith(
-        "agent 'Outer' > tool 'inner' > agent 'Inner' has handoffs"
-    )
-    within = Agent(
-        name="Inner", tools=[stepwise_agent_tool(Agent(name="Innermost"), "deeper", "Ask.")]
-    )
-    assert refused(outer_of(stepwise_agent_tool(within, "inner", "Ask."))).startswith(
-        "agent 'Outer' > tool 'inner' > agent 'Inner' > tool 'deeper' is a stepwise agent tool"
-    )
-    timed = stepwise_agent_tool(Agent(name="Inner"), "inner", "Ask.")
-    timed.timeout_seconds = 1
-    assert refused(outer_of(timed)).startswith("agent 'Outer' > tool 'inner' is a stepwise")
-    twice = Agent(name="Inner")
-    tools = [stepwise_agent_tool(twice, name, "Ask.") for name in ("a", "b")]
-    assert "two places" in refused(outer_of(*tools))
-    assert "two places" in refused(
-        outer_of(stepwise_agent_tool(twice, "a", "Ask."), handoffs=[twice])
-    )
-    assert "two agents are named 'Outer'" in refused(
-        outer_of(stepwise_agent_tool(Agent(name="Outer"), "a", "Ask."))
-    )
-
-
-def test_policies_may_name_the_tools_of_a_nested_agent() -> None:
-    two = usual()
-    read = ToolPolicy(ToolEffect.READ)
-    OpenAIAgentsRunner(two.outer).validate_tool_policies(dict.fromkeys(("inner", "pay"), read))
-
-
-async def test_a_nested_hand_made_tool_stays_one_step() -> None:
-    """`Agent.as_tool` is left as it is."""
-    two = usual()
-    two.outer.tools[0] = two.inner.as_tool("inner", "Ask.")
-    two.inner.tools = [tool for tool in two.inner.tools if tool.name == "look"]
-    session = session_of(two.outer, models=[two.outer_model])
-    turn = await session.turn("go")
-    assert list(turn.records) == ["p1"]
-
-
-# --- processes that are killed --------------------------------------------------------------------
-
-
-class Following(Model):
-    """A model without a memory: the outputs it was sent decide what it says."""
-
-    def __init__(self, name: str, *said: Any) -> None:
-        self._name = name
-        self._said = said
-
-    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
-        items = kwargs["input"] if "input" in kwargs else args[1]
-        number = sum(1 for item in items if "output" in item)
-        reach(f"model {self._name} {number}")
-        return ModelResponse(output=[self._said[number]], usage=spent(), response_id=None)
-
-    def stream_response(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-
-async def test_a_killed_nested_run_repeats_the_one_call_that_was_running(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-
-    @function_tool
-    def look(x: int) -> str:
-        """Look."""
-        with log.open("a") as file:
-            file.write(f"look {x}\n")
-        reach(f"tool n{x}")
-        return f"saw {x}"
-
-    def build() -> OpenAIAgentsRunner:
-        inner = Agent(
-            name="Inner",
-            model=Following(
-                "inner", call("look", "n1", x=1), call("look", "n2", x=2), says("inner done")
-            ),
-            tools=[look],
-        )
-        outer = Agent(
-            name="Outer",
-            model=Following("outer", ask("p1"), says("done")),
-            tools=[stepwise_agent_tool(inner, "inner", "Ask.")],
-        )
-        return OpenAIAgentsRunner(outer)
-
-    await asyncio.gather(asyncio.to_thread(int))  # the thread pool is there before a fork
-    runner = ForkedRunner(build, {"model inner 1", "tool n2"})
-    any_runner: Any = runner
-    turn = await SteppedSession(lambda: any_runner).turn("go")
-    assert turn.text == "done"
-    assert sorted(runner.killed) == ["model inner 1", "tool n2"]
-    assert log.read_text().splitlines() == ["look 1", "look 2", "look 2"]
-    assert turn.usage.model_calls == 5, "failed attempts are not part of the usage"
