@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,19 @@ from dex_agents_testkit.model_server import (
     load_model_script,
     parse_model_script,
 )
-from dex_agents_testkit.model_server.conversation import read_chat_request, read_responses_request
+from dex_agents_testkit.model_server.calls import (
+    ReplyCustomCall,
+    ReplyPatchCall,
+    ReplyShellCall,
+    ReplyToolCall,
+)
+from dex_agents_testkit.model_server.conversation import (
+    RequestError,
+    read_chat_request,
+    read_responses_request,
+)
+from dex_agents_testkit.model_server.faults import StatusFault
 from dex_agents_testkit.model_server.matching import find_answer
-from dex_agents_testkit.model_server.script import StatusFault
 
 USER, ASSISTANT = ItemKind.USER, ItemKind.ASSISTANT
 CALL, OUTPUT = ItemKind.TOOL_CALL, ItemKind.TOOL_OUTPUT
@@ -43,6 +54,10 @@ def returned(name: str, text: str, call_id: str = "c1") -> ConversationItem:
 
 def answered(text: str) -> ConversationItem:
     return ConversationItem(ASSISTANT, text)
+
+
+def first_call(script: dict[str, Any], conversation: Conversation) -> Any:
+    return find_answer(parse_model_script(script), conversation).reply.tool_calls[0]
 
 
 def test_a_reply_is_counted_once_however_many_calls_it_made() -> None:
@@ -190,18 +205,16 @@ def test_placeholders_are_filled_from_the_conversation() -> None:
     reply = find_answer(script, conversation).reply
 
     assert reply.text == "hello / 7 / 12 / $5"
-    assert json.loads(reply.tool_calls[0].arguments) == {"why": 'order 7 is "bad"'}
+    [call] = reply.tool_calls
+    assert isinstance(call, ReplyToolCall)
+    assert json.loads(call.arguments) == {"why": 'order 7 is "bad"'}
 
 
 @given(st.text())
 def test_any_user_text_keeps_filled_arguments_valid_json(text: str) -> None:
-    script = parse_model_script(
-        {"rules": [{"reply": {"tool_calls": [{"name": "t", "arguments": {"q": "${user}"}}]}}]}
-    )
+    script = {"rules": [{"reply": {"tool_calls": [{"name": "t", "arguments": {"q": "${user}"}}]}}]}
 
-    reply = find_answer(script, talk(said(text))).reply
-
-    assert json.loads(reply.tool_calls[0].arguments) == {"q": text}
+    assert json.loads(first_call(script, talk(said(text))).arguments) == {"q": text}
 
 
 def test_a_placeholder_without_a_value_says_which_rule_asked() -> None:
@@ -244,13 +257,134 @@ def test_turns_answer_by_position() -> None:
 
 
 def test_a_handoff_is_the_call_the_agents_sdk_expects() -> None:
-    script = parse_model_script(
-        {"rules": [{"reply": {"tool_calls": [{"handoff": "Refund desk"}]}}]}
+    script = {"rules": [{"reply": {"tool_calls": [{"handoff": "Refund desk"}]}}]}
+
+    assert first_call(script, talk(said("x"))).name == "transfer_to_refund_desk"
+
+
+@pytest.mark.parametrize(
+    ("call", "filled"),
+    [
+        (
+            {"type": "custom_tool_call", "name": "look", "input": "find ${user}"},
+            ReplyCustomCall("look", 'find "7"', "c"),
+        ),
+        (
+            {"type": "shell_call", "commands": ["ls", "cat ${user}"], "timeout_ms": 900},
+            ReplyShellCall(("ls", 'cat "7"'), 900, None, "c"),
+        ),
+        (
+            {
+                "type": "apply_patch_call",
+                "operation": {"type": "update_file", "path": "a", "diff": "+${user}"},
+            },
+            ReplyPatchCall("update_file", "a", '+"7"', "c"),
+        ),
+        (
+            {"type": "apply_patch_call", "operation": {"type": "delete_file", "path": "${user}"}},
+            ReplyPatchCall("delete_file", '"7"', None, "c"),
+        ),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) else "",
+)
+def test_every_kind_of_call_is_filled_from_the_conversation(
+    call: dict[str, Any], filled: object
+) -> None:
+    script = {"rules": [{"reply": {"tool_calls": [{**call, "call_id": "c"}]}}]}
+
+    assert first_call(script, talk(said('"7"'))) == filled
+
+
+def test_outputs_of_every_kind_of_tool_belong_to_their_calls() -> None:
+    patch = {"type": "delete_file", "path": "a"}
+    command = {"stdout": "one\n", "stderr": "two", "outcome": {"type": "exit", "exit_code": 0}}
+    conversation = read_responses_request(
+        {
+            "model": "m",
+            "input": [
+                {"role": "user", "content": "go"},
+                {"type": "shell_call", "call_id": "s", "action": {"commands": ["ls", "id"]}},
+                {"type": "custom_tool_call", "call_id": "k", "name": "look", "input": "x"},
+                {"type": "apply_patch_call", "call_id": "p", "operation": patch},
+                {"type": "shell_call_output", "call_id": "s", "output": [command]},
+                {"type": "custom_tool_call_output", "call_id": "k", "output": "found"},
+                {"type": "apply_patch_call_output", "call_id": "p", "output": "gone"},
+            ],
+        }
     )
 
-    assert (
-        find_answer(script, talk(said("x"))).reply.tool_calls[0].name == "transfer_to_refund_desk"
-    )
+    assert conversation.reply_number == 2
+    assert [item.text for item in conversation.items[1:4]] == ["ls\nid", "x", json.dumps(patch)]
+    for name, output in {"shell": "one\ntwo", "look": "found", "apply_patch": "gone"}.items():
+        assert conversation.tool_output(name) == output
+
+
+def chat_request(*messages: dict[str, Any]) -> dict[str, Any]:
+    return {"model": "m", "messages": list(messages)}
+
+
+def responses_request(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": "m", "input": list(items), **more}
+
+
+CHAT_CALL = {
+    "role": "assistant",
+    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("read", "body", "problem", "status"),
+    [
+        (read_chat_request, chat_request(CHAT_CALL), "no output for the tool call 'c'", 400),
+        (
+            read_chat_request,
+            chat_request({"role": "tool", "tool_call_id": "c", "content": "1"}, CHAT_CALL),
+            "no tool call for the output 'c'",
+            400,
+        ),
+        (
+            read_responses_request,
+            responses_request({"type": "shell_call", "call_id": "c", "action": {}}),
+            "no output for the tool call 'c'",
+            400,
+        ),
+        (
+            read_responses_request,
+            responses_request({"type": "function_call_output", "call_id": "c", "output": "1"}),
+            "no tool call for the output 'c'",
+            400,
+        ),
+        (
+            read_responses_request,
+            responses_request({"type": "reasoning", "id": "rs_1", "summary": []}, store=False),
+            "no item 'rs_1'",
+            404,
+        ),
+    ],
+)
+def test_a_conversation_that_a_provider_refuses_is_refused(
+    read: Callable[[dict[str, Any]], Conversation],
+    body: dict[str, Any],
+    problem: str,
+    status: int,
+) -> None:
+    with pytest.raises(RequestError, match=problem) as refused:
+        read(body)
+
+    assert refused.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "store"),
+    [({"id": "rs_1"}, True), ({"id": "rs_1", "encrypted_content": "x"}, False), ({}, False)],
+)
+def test_reasoning_is_read_where_it_was_kept_or_comes_along(
+    reasoning: dict[str, Any], store: bool
+) -> None:
+    item = {"type": "reasoning", "summary": [], **reasoning}
+
+    assert len(read_responses_request(responses_request(item, store=store)).items) == 1
 
 
 def test_faults_strike_the_first_tries_in_order() -> None:
@@ -271,6 +405,14 @@ def test_faults_strike_the_first_tries_in_order() -> None:
     assert faults[3] is None
 
 
+def with_reply(**reply: Any) -> dict[str, Any]:
+    return {"rules": [{"reply": reply}]}
+
+
+def with_call(**call: Any) -> dict[str, Any]:
+    return with_reply(tool_calls=[call])
+
+
 @pytest.mark.parametrize(
     ("script", "message"),
     [
@@ -286,6 +428,30 @@ def test_faults_strike_the_first_tries_in_order() -> None:
         ({"rules": [{"reply": {"text": "ab", "pieces": ["a"]}}]}, "exactly the text"),
         ({"rules": [{"reply": {"text": "a"}, "faults": [{"status": 200}]}]}, "at least 400"),
         ({"rules": [{"reply": {"text": "a"}, "faults": [{}]}]}, "a fault has status"),
+        ({"rules": [{"reply": {"text": "a"}, "faults": [{"hang_up": False}]}]}, "expected true"),
+        (
+            {
+                "rules": [
+                    {
+                        "reply": {"text": "a"},
+                        "faults": [{"status": 429, "retry_after": 1, "retry_after_date": 1}],
+                    }
+                ]
+            },
+            "seconds or a date",
+        ),
+        (with_reply(incomplete="tired"), "expected one of max_output_tokens"),
+        (with_call(type="telepathy"), "expected one of function_call"),
+        (with_call(type="shell_call", commands=[]), "at least one command"),
+        (with_call(type="custom_tool_call", name="x"), "'input' is missing"),
+        (with_call(type="apply_patch_call", operation={"type": "move"}), "one of create_file"),
+        (
+            with_call(
+                type="apply_patch_call", operation={"type": "delete_file", "path": "a", "diff": ""}
+            ),
+            "without a diff",
+        ),
+        (with_call(type="shell_call", commands="${nope:x}"), "known placeholders"),
         ({"turns": [{"replies": []}]}, "at least one reply"),
         ({"format": 2, "rules": [{"reply": {"text": "a"}}]}, "reads format 1, found 2"),
     ],

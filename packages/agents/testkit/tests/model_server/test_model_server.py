@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,31 @@ TOOL_TURN: dict[str, Any] = {
         }
     ]
 }
+
+
+NATIVE_TURN: dict[str, Any] = {
+    "rules": [
+        {
+            "reply": {
+                "reasoning": ["I should look."],
+                "encrypted_reasoning": "sealed",
+                "tool_calls": [
+                    {"type": "custom_tool_call", "name": "look", "input": "the whole of it"},
+                    {"type": "shell_call", "commands": ["ls", "cat a file"], "timeout_ms": 900},
+                    {
+                        "type": "apply_patch_call",
+                        "operation": {"type": "update_file", "path": "a", "diff": "+a line"},
+                    },
+                    {
+                        "type": "apply_patch_call",
+                        "operation": {"type": "delete_file", "path": "b"},
+                    },
+                ],
+            }
+        }
+    ]
+}
+ENCRYPTED: Any = ["reasoning.encrypted_content"]
 
 
 @asynccontextmanager
@@ -101,6 +128,77 @@ async def test_streamed_events_build_up_exactly_the_completed_response() -> None
     assert json.loads("".join(arguments)) == {"id": 7}
     assert "".join(thoughts) == "I should look."
     assert done == last.response.output == whole.output
+
+
+async def test_every_kind_of_call_is_streamed_as_it_is_answered() -> None:
+    async with scripted(NATIVE_TURN) as (client, _):
+        whole = await client.responses.create(model="m", input="hello", include=ENCRYPTED)
+        stream = await client.responses.create(
+            model="m", input="hello", include=ENCRYPTED, stream=True
+        )
+        events: list[Any] = [event async for event in stream]
+
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert done == whole.output
+    reasoning, custom, shell, update, delete = whole.output
+    assert reasoning.type == "reasoning"
+    assert reasoning.encrypted_content == "sealed"
+    assert custom.type == "custom_tool_call"
+    assert (custom.name, custom.input) == ("look", "the whole of it")
+    assert shell.type == "shell_call"
+    assert (shell.action.commands, shell.action.timeout_ms) == (["ls", "cat a file"], 900)
+    assert update.type == "apply_patch_call"
+    assert delete.type == "apply_patch_call"
+    assert update.operation.to_dict() == {"type": "update_file", "path": "a", "diff": "+a line"}
+    assert delete.operation.to_dict() == {"type": "delete_file", "path": "b"}
+    typed = [e.delta for e in events if e.type == "response.custom_tool_call_input.delta"]
+    assert "".join(typed) == "the whole of it"
+    assert len(typed) > 1
+    commands = [e.delta for e in events if e.type == "response.shell_call_command.delta"]
+    assert "".join(commands) == "lscat a file"
+
+
+async def test_reasoning_is_encrypted_for_requests_that_ask_for_it() -> None:
+    async with scripted(NATIVE_TURN) as (client, _):
+        response = await client.responses.create(model="m", input="hello")
+
+    assert response.output[0].type == "reasoning"
+    assert response.output[0].encrypted_content is None
+
+
+async def test_a_chat_completion_refuses_a_call_that_the_api_has_no_word_for() -> None:
+    messages: Any = [{"role": "user", "content": "hello"}]
+    async with scripted(NATIVE_TURN) as (client, _):
+        for stream in (False, True):
+            with pytest.raises(BadRequestError, match="custom_tool_call"):
+                await client.chat.completions.create(model="m", messages=messages, stream=stream)
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "content_filter")]
+)
+async def test_an_answer_that_was_cut_off_says_why(reason: str, finish: str) -> None:
+    script = {"rules": [{"reply": {"text": "a long ans", "incomplete": reason}}]}
+    messages: Any = [{"role": "user", "content": "hello"}]
+    async with scripted(script) as (client, _):
+        response = await client.responses.create(model="m", input="hello")
+        stream = await client.responses.create(model="m", input="hello", stream=True)
+        last = [event async for event in stream][-1]
+        completion = await client.chat.completions.create(model="m", messages=messages)
+        chunks = [
+            chunk
+            async for chunk in await client.chat.completions.create(
+                model="m", messages=messages, stream=True
+            )
+        ]
+
+    assert response.incomplete_details is not None
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", reason)
+    assert response.output[0].type == "message"
+    assert response.output[0].status == "incomplete"
+    assert last.type == "response.incomplete"
+    assert last.response.output == response.output
+    assert completion.choices[0].finish_reason == chunks[-1].choices[0].finish_reason == finish
 
 
 async def test_the_stream_helper_of_the_client_reads_the_stream() -> None:
@@ -176,6 +274,19 @@ async def test_a_rate_limit_tells_how_long_to_wait_and_then_the_reply_comes() ->
         assert server.requests[0].answer.startswith("fault: StatusFault(status=429")
 
 
+async def test_a_rate_limit_may_name_the_date_to_wait_for() -> None:
+    script = {
+        "rules": [{"reply": {"text": "ok"}, "faults": [{"status": 429, "retry_after_date": 60}]}]
+    }
+    asked = datetime.now(UTC)
+    async with scripted(script) as (client, _):
+        with pytest.raises(RateLimitError) as caught:
+            await client.responses.create(model="m", input="hello")
+
+    moment = parsedate_to_datetime(caught.value.response.headers["retry-after"])
+    assert timedelta(seconds=60) <= moment - asked <= timedelta(seconds=120)
+
+
 async def test_the_client_gets_over_a_scripted_outage_by_itself() -> None:
     fault = {"status": 503, "retry_after": 0.01, "times": 2}
     script = {"rules": [{"reply": {"text": "ok"}, "faults": [fault]}]}
@@ -192,6 +303,26 @@ async def test_an_authentication_error_keeps_its_kind_and_text() -> None:
     async with scripted(script) as (client, _):
         with pytest.raises(AuthenticationError, match="bad key"):
             await client.responses.create(model="m", input="hello")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fault", [{"hang_up": True}, {"drop_after": 0}, {"drop_after": 1}], ids=str
+)
+async def test_a_lost_connection_is_a_connection_error(fault: dict[str, Any], stream: bool) -> None:
+    script = {"rules": [{"reply": {"text": "a long text"}, "faults": [fault]}]}
+    async with scripted(script) as (client, server):
+
+        async def ask() -> None:
+            answer: Any = await client.responses.create(model="m", input="hello", stream=stream)
+            await read_all(answer, [])
+
+        with pytest.raises(APIConnectionError):
+            await ask()
+        again = await client.responses.create(model="m", input="hello")
+
+        assert again.output_text == "a long text"
+        assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("after", [0, 1, 4, 99])
@@ -248,6 +379,25 @@ async def test_a_model_failure_inside_the_stream_is_reported_in_the_stream() -> 
     assert last.type == "response.failed"
     assert last.response.error is not None
     assert last.response.error.message == "the model fell over"
+
+
+async def test_a_model_failure_takes_the_place_of_a_whole_answer() -> None:
+    fault = {"fail_after": 0, "code": "rate_limit_exceeded", "message": "too much", "times": 2}
+    messages: Any = [{"role": "user", "content": "hello"}]
+    async with scripted({"rules": [{"reply": {"text": "x"}, "faults": [fault]}]}) as (client, _):
+        response = await client.responses.create(model="m", input="hello")
+        completion = await client.chat.completions.create(model="m", messages=messages)
+
+    assert response.status == "failed"
+    assert response.error is not None
+    assert (response.error.code, response.error.message) == ("rate_limit_exceeded", "too much")
+    assert not completion.choices
+    assert completion.to_dict()["error"] == {
+        "message": "too much",
+        "type": "rate_limit_exceeded",
+        "param": None,
+        "code": "rate_limit_exceeded",
+    }
 
 
 async def test_a_held_stream_waits_until_the_gate_is_released(tmp_path: Path) -> None:

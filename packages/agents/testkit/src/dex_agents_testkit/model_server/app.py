@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +26,15 @@ from dex_agents_testkit.model_server.conversation import (
     read_chat_request,
     read_responses_request,
 )
+from dex_agents_testkit.model_server.faults import (
+    DropFault,
+    FailFault,
+    Fault,
+    HangUpFault,
+    HoldFault,
+    StallFault,
+    StatusFault,
+)
 from dex_agents_testkit.model_server.matching import Answer, NoScriptedAnswerError, find_answer
 from dex_agents_testkit.model_server.recording import (
     CHAT_PATH,
@@ -32,17 +43,11 @@ from dex_agents_testkit.model_server.recording import (
     RequestLog,
 )
 from dex_agents_testkit.model_server.replies import Event, encode_event, error_body
-from dex_agents_testkit.model_server.script import (
-    DropFault,
-    FailFault,
-    Fault,
-    HoldFault,
-    ModelScript,
-    StallFault,
-    StatusFault,
-)
+from dex_agents_testkit.model_server.script import ModelScript
 
 GATE_POLL_SECONDS = 0.02
+#: Extension of the connection that ends it at once, given by the server.
+HANG_UP = "dex_agents_testkit.hang_up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +99,29 @@ class ScriptedModelApp:
         except RequestError as error:
             self._record(api, {}, None, 1, f"refused: {error}")
             return JSONResponse(
-                error_body(str(error), "invalid_request_error", error.parameter), status_code=400
+                error_body(str(error), "invalid_request_error", error.parameter),
+                status_code=error.status,
             )
         try_number = self._count_try(api, conversation)
         try:
             answer = find_answer(self._script, conversation)
         except NoScriptedAnswerError as error:
             self._record(api, body, None, try_number, f"mismatch: {error}")
-            # 400 is final for clients: a script that does not fit must not be retried.
-            return JSONResponse(error_body(str(error), "script_mismatch"), status_code=400)
+            return _mismatch_response(error)
         fault = answer.rule.fault_for_try(try_number)
         said = "reply" if fault is None else f"fault: {fault}"
         self._record(api, body, answer.rule.name, try_number, said)
-        if isinstance(fault, StatusFault):
-            return _status_response(fault)
-        parts = self._parts(api, body, conversation, answer, fault)
+        match fault:
+            case StatusFault():
+                return _status_response(fault)
+            case HangUpFault():
+                return _NoResponse()
+            case _:
+                pass
+        try:
+            parts = self._parts(api, body, conversation, answer, fault)
+        except chat_wire.NotInThisApiError as error:
+            return _mismatch_response(error)
         return _ScriptedBody(parts, fault, answer.reply.piece_delay, self._gates_dir)
 
     def _count_try(self, api: _Api, conversation: Conversation) -> int:
@@ -139,16 +152,21 @@ class ScriptedModelApp:
     ) -> _Parts:
         now = time.time()
         if not body.get("stream"):
-            build = (
-                responses_wire.response_object
-                if api is RESPONSES_API
-                else chat_wire.completion_object
-            )
-            whole = JSONResponse(build(answer.reply, conversation, now))
-            return _Parts("application/json", (bytes(whole.body),))
+            if isinstance(fault, FailFault):
+                whole = _failure(api, conversation, now, fault)
+            elif api is RESPONSES_API:
+                whole = responses_wire.response_object(answer.reply, conversation, now)
+            else:
+                whole = chat_wire.completion_object(answer.reply, conversation, now)
+            text = bytes(JSONResponse(whole).body)
+            # Two parts, so that a fault can strike in the middle.
+            return _Parts("application/json", (text[: len(text) // 2], text[len(text) // 2 :]))
         events = _events(api, body, conversation, answer, now)
         if isinstance(fault, FailFault):
-            events = [*events[: fault.after], _failure(api, conversation, now, fault)]
+            failure = _failure(api, conversation, now, fault)
+            if api is RESPONSES_API:
+                failure = responses_wire.failed_event(failure, fault.after)
+            events = [*events[: fault.after], failure]
         parts = [encode_event(event, named=api.names_events) for event in events]
         if api is CHAT_API and not isinstance(fault, FailFault):
             parts.append(b"data: [DONE]\n\n")
@@ -167,16 +185,26 @@ def _events(
     )
 
 
-def _failure(api: _Api, conversation: Conversation, now: float, fault: FailFault) -> Event:
+def _failure(api: _Api, conversation: Conversation, now: float, fault: FailFault) -> dict[str, Any]:
     if api is RESPONSES_API:
-        return responses_wire.failed_event(conversation, now, fault.message, fault.after)
-    return error_body(fault.message, "server_error")
+        return responses_wire.failed_object(conversation, now, fault.code, fault.message)
+    # The API has no word for it; compatible servers send an error in the place of a completion.
+    return error_body(fault.message, fault.code)
+
+
+def _mismatch_response(error: Exception) -> Response:
+    # 400 is final for clients: a script that does not fit must not be retried.
+    return JSONResponse(error_body(str(error), "script_mismatch"), status_code=400)
 
 
 def _status_response(fault: StatusFault) -> Response:
     headers: dict[str, str] = {}
     if fault.retry_after is not None:
         headers["Retry-After"] = f"{fault.retry_after:g}"
+    elif fault.retry_after_date is not None:
+        # A date has whole seconds; an earlier one would ask for less than the script does.
+        moment = math.ceil(time.time() + fault.retry_after_date)
+        headers["Retry-After"] = formatdate(moment, usegmt=True)
     return JSONResponse(
         error_body(fault.message, "scripted_fault"), status_code=fault.status, headers=headers
     )
@@ -198,6 +226,16 @@ class _Parts:
 
     media_type: str
     parts: tuple[bytes, ...]
+
+
+class _NoResponse(Response):
+    """Ends the connection without a byte."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hang up."""
+        async with _until_disconnected(receive) as gone:
+            scope["extensions"][HANG_UP]()
+            await gone.wait()
 
 
 class _ScriptedBody(Response):

@@ -7,17 +7,28 @@ several compatible servers use and that the OpenAI Agents SDK reads.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
+from dex_agents_testkit.model_server.calls import ReplyToolCall, call_type
 from dex_agents_testkit.model_server.conversation import Conversation
 from dex_agents_testkit.model_server.replies import Event, cut_pieces, usage_of
 from dex_agents_testkit.model_server.script import ModelReply, ReplyUsage
+
+_FINISH_REASONS: Final = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+class NotInThisApiError(ValueError):
+    """The reply has something that Chat Completions cannot say."""
 
 
 def completion_object(
     reply: ModelReply, conversation: Conversation, created_at: float
 ) -> dict[str, Any]:
-    """Build the whole completion, as a request without streaming gets it."""
+    """Build the whole completion, as a request without streaming gets it.
+
+    Raises:
+        NotInThisApiError: The reply calls another tool than a function.
+    """
     message: dict[str, Any] = {
         "role": "assistant",
         "content": reply.text,
@@ -33,7 +44,7 @@ def completion_object(
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
-            for call in reply.tool_calls
+            for call in _function_calls(reply)
         ]
     choice = {
         "index": 0,
@@ -50,7 +61,11 @@ def completion_object(
 def completion_chunks(
     reply: ModelReply, conversation: Conversation, created_at: float, *, with_usage: bool
 ) -> list[Event]:
-    """List the chunks of a streamed completion; `with_usage` is the request's `include_usage`."""
+    """List the chunks of a streamed completion; `with_usage` is the request's `include_usage`.
+
+    Raises:
+        NotInThisApiError: The reply calls another tool than a function.
+    """
     shell = _shell(conversation, created_at, "chat.completion.chunk")
 
     def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> Event:
@@ -73,7 +88,7 @@ def _deltas(reply: ModelReply) -> Iterator[dict[str, Any]]:
         yield {"content": piece}
     for piece in cut_pieces(reply, reply.refusal or ""):
         yield {"refusal": piece}
-    for index, call in enumerate(reply.tool_calls):
+    for index, call in enumerate(_function_calls(reply)):
         opening = {"name": call.name, "arguments": ""}
         yield {
             "tool_calls": [
@@ -94,7 +109,18 @@ def _shell(conversation: Conversation, created_at: float, kind: str) -> dict[str
     }
 
 
+def _function_calls(reply: ModelReply) -> Iterator[ReplyToolCall]:
+    for call in reply.tool_calls:
+        if not isinstance(call, ReplyToolCall):
+            raise NotInThisApiError(
+                f"the reply has a {call_type(call)}, and Chat Completions knows function calls only"
+            )
+        yield call
+
+
 def _finish_reason(reply: ModelReply) -> str:
+    if reply.incomplete is not None:
+        return _FINISH_REASONS[reply.incomplete]
     return "tool_calls" if reply.tool_calls else "stop"
 
 

@@ -37,21 +37,23 @@ class ConversationItem:
 
 
 class RequestError(ValueError):
-    """A request body that neither API would accept; `parameter` names the field at fault."""
+    """A request body that the API would not accept; `parameter` names the field at fault."""
 
-    def __init__(self, parameter: str, problem: str) -> None:
+    def __init__(self, parameter: str, problem: str, status: int = 400) -> None:
         super().__init__(f"{parameter}: {problem}")
         self.parameter = parameter
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The part of a request that rules may look at."""
+    """The part of a request that rules may look at, and the extras that it asks for."""
 
     model: str
     instructions: str
     items: tuple[ConversationItem, ...]
     offered_tools: tuple[str, ...] = ()
+    includes: tuple[str, ...] = ()
 
     @property
     def user_texts(self) -> tuple[str, ...]:
@@ -115,7 +117,8 @@ def read_responses_request(body: Mapping[str, Any]) -> Conversation:
     """Read a body of `POST /v1/responses`.
 
     Raises:
-        RequestError: The body has no model or an input that is neither text nor a list.
+        RequestError: The body has no model or an input that is neither text nor a list, a tool
+            output without its call or the reverse, or reasoning that nobody has kept.
     """
     given = body.get("input", [])
     if isinstance(given, str):
@@ -128,13 +131,20 @@ def read_responses_request(body: Mapping[str, Any]) -> Conversation:
             for entry in entries
             if entry.get("role") in ("system", "developer")
         ]
-        items = _with_tool_names(_responses_item(entry) for entry in entries)
+        if body.get("store") is False:
+            _refuse_forgotten_reasoning(entries)
+        items = _with_tool_names(map(_responses_item, entries), "input")
     else:
         raise RequestError("input", "expected text or a list of items")
     if isinstance(body.get("instructions"), str):
         instructions.insert(0, body["instructions"])
+    includes = body.get("include")
     return Conversation(
-        _model(body), "\n".join(instructions), items, tuple(_offered_tools(body.get("tools")))
+        _model(body),
+        "\n".join(instructions),
+        items,
+        tuple(_offered_tools(body.get("tools"))),
+        tuple(map(str, cast("list[object]", includes))) if isinstance(includes, list) else (),
     )
 
 
@@ -142,7 +152,8 @@ def read_chat_request(body: Mapping[str, Any]) -> Conversation:
     """Read a body of `POST /v1/chat/completions`.
 
     Raises:
-        RequestError: The body has no model or no list of messages.
+        RequestError: The body has no model or no list of messages, or a tool output without its
+            call or the reverse.
     """
     given = body.get("messages")
     if not isinstance(given, list):
@@ -167,7 +178,7 @@ def read_chat_request(body: Mapping[str, Any]) -> Conversation:
     return Conversation(
         _model(body),
         "\n".join(instructions),
-        _with_tool_names(items),
+        _with_tool_names(items, "messages"),
         tuple(_offered_tools(body.get("tools"))),
     )
 
@@ -185,7 +196,24 @@ def _responses_item(entry: Mapping[str, Any]) -> ConversationItem:
             name = str(entry.get("name", ""))
             arguments = str(entry.get("arguments", ""))
             return ConversationItem(ItemKind.TOOL_CALL, arguments, name, call_id)
-        case "function_call_output", _:
+        case "custom_tool_call", _:
+            name = str(entry.get("name", ""))
+            return ConversationItem(ItemKind.TOOL_CALL, str(entry.get("input")), name, call_id)
+        case "shell_call", _:
+            commands = _entry(entry.get("action"), "input.action").get("commands")
+            text = "\n".join(map(str, cast("list[object]", commands or [])))
+            return ConversationItem(ItemKind.TOOL_CALL, text, "shell", call_id)
+        case "apply_patch_call", _:
+            operation = _entry(entry.get("operation"), "input.operation")
+            text = json.dumps(operation, ensure_ascii=False)
+            return ConversationItem(ItemKind.TOOL_CALL, text, "apply_patch", call_id)
+        case "shell_call_output", _:
+            output = _shell_output(entry.get("output"))
+            return ConversationItem(ItemKind.TOOL_OUTPUT, output, call_id=call_id)
+        case (
+            "function_call_output" | "custom_tool_call_output" | "apply_patch_call_output",
+            _,
+        ):
             output = _text_of(entry.get("output"))
             return ConversationItem(ItemKind.TOOL_OUTPUT, output, call_id=call_id)
         case _:
@@ -206,18 +234,43 @@ def _assistant_message(message: Mapping[str, Any], text: str) -> Iterator[Conver
         )
 
 
-def _with_tool_names(items: Iterable[ConversationItem]) -> tuple[ConversationItem, ...]:
+def _with_tool_names(
+    items: Iterable[ConversationItem], parameter: str
+) -> tuple[ConversationItem, ...]:
     """Give each output the name of its call: the wire puts only the call id on it."""
     names: dict[str, str] = {}
+    unanswered: set[str] = set()
     named: list[ConversationItem] = []
     for item in items:
         if item.kind is ItemKind.TOOL_CALL:
             names[item.call_id] = item.tool_name
+            unanswered.add(item.call_id)
         elif item.kind is ItemKind.TOOL_OUTPUT:
-            name = names.get(item.call_id, "")
-            item = ConversationItem(item.kind, item.text, name, item.call_id)
+            if item.call_id not in names:
+                raise RequestError(parameter, f"no tool call for the output {item.call_id!r}")
+            unanswered.discard(item.call_id)
+            item = ConversationItem(item.kind, item.text, names[item.call_id], item.call_id)
         named.append(item)
+    if unanswered:
+        missing = ", ".join(repr(call_id) for call_id in sorted(unanswered))
+        raise RequestError(parameter, f"no output for the tool call {missing}")
     return tuple(named)
+
+
+def _refuse_forgotten_reasoning(entries: Iterable[Mapping[str, Any]]) -> None:
+    for entry in entries:
+        is_kept_here = entry.get("type") != "reasoning" or entry.get("encrypted_content")
+        if entry.get("id") and not is_kept_here:
+            problem = f"no item {entry['id']!r}: nothing is kept without `store`"
+            raise RequestError("input", problem, 404)
+
+
+def _shell_output(output: object) -> str:
+    """Return what the commands wrote, one after the other."""
+    if not isinstance(output, list):
+        return _text_of(output)
+    parts = [_entry(part, "input.output") for part in cast("list[object]", output)]
+    return "".join(f"{part.get('stdout') or ''}{part.get('stderr') or ''}" for part in parts)
 
 
 def _offered_tools(tools: object) -> Iterator[str]:

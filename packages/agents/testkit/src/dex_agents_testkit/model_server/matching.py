@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dex_agents_testkit.model_server.conversation import Conversation, ItemKind
-from dex_agents_testkit.model_server.script import (
-    ModelReply,
-    ModelScript,
+from dex_agents_testkit.model_server.calls import (
+    ReplyCall,
+    ReplyCustomCall,
+    ReplyPatchCall,
+    ReplyShellCall,
     ReplyToolCall,
-    Rule,
-    When,
 )
+from dex_agents_testkit.model_server.conversation import Conversation, ItemKind
+from dex_agents_testkit.model_server.script import ModelReply, ModelScript, Rule, When
 from dex_agents_testkit.model_server.templates import (
     UnfilledPlaceholderError,
     fill_json_template,
@@ -132,13 +133,23 @@ def _fill(
 
 
 def _fill_call(
-    call: ReplyToolCall,
+    call: ReplyCall,
     position: int,
     conversation: Conversation,
     groups: Mapping[str, str | None],
-) -> ReplyToolCall:
-    return ReplyToolCall(
-        call.name,
-        fill_json_template(call.arguments, conversation, groups),
-        call.call_id or f"call_{conversation.fingerprint()[:20]}_{position}",
-    )
+) -> ReplyCall:
+    def text(template: str) -> str:
+        return fill_template(template, conversation, groups)
+
+    call_id = call.call_id or f"call_{conversation.fingerprint()[:20]}_{position}"
+    match call:
+        case ReplyToolCall(arguments=arguments):
+            filled = fill_json_template(arguments, conversation, groups)
+            return replace(call, arguments=filled, call_id=call_id)
+        case ReplyCustomCall():
+            return replace(call, input=text(call.input), call_id=call_id)
+        case ReplyShellCall(commands=commands):
+            return replace(call, commands=tuple(map(text, commands)), call_id=call_id)
+        case ReplyPatchCall(path=path, diff=diff):
+            diff = None if diff is None else text(diff)
+            return replace(call, path=text(path), diff=diff, call_id=call_id)

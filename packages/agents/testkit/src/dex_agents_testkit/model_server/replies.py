@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from dex_agents_testkit.model_server.calls import call_texts
 from dex_agents_testkit.model_server.conversation import Conversation
 from dex_agents_testkit.model_server.script import ModelReply, ReplyUsage
 
@@ -28,7 +29,7 @@ def usage_of(reply: ModelReply, conversation: Conversation) -> ReplyUsage | None
         return reply.usage
     sent = len(conversation.instructions) + sum(len(item.text) for item in conversation.items)
     said = len(reply.text or reply.refusal or "") + sum(len(text) for text in reply.reasoning)
-    said += sum(len(call.name) + len(call.arguments) for call in reply.tool_calls)
+    said += sum(len(text) for call in reply.tool_calls for text in call_texts(call))
     return ReplyUsage(input_tokens=max(1, sent // 4), output_tokens=max(1, said // 4))
 
 

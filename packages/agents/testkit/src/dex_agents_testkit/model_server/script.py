@@ -12,7 +12,6 @@ may look at is in the request, so the same request gets the same answer however 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,11 +24,14 @@ from dex_agents_testkit._script_fields import (
     check_format,
     load_script_fields,
 )
+from dex_agents_testkit.model_server.calls import ReplyCall, read_call
+from dex_agents_testkit.model_server.faults import Fault, read_fault
 from dex_agents_testkit.model_server.templates import check_template
 
 DEFAULT_PIECE_CHARACTERS: Final = 12
-DEFAULT_HOLD_SECONDS: Final = 120.0
 LAST_KINDS: Final = ("user", "assistant", "tool_output")
+#: Why a provider ends a response before the model does, in the words of the Responses API.
+INCOMPLETE_REASONS: Final = ("max_output_tokens", "content_filter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,80 +45,25 @@ class ReplyUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyToolCall:
-    """One tool call of a reply. Without `call_id` an id is made from the conversation."""
-
-    name: str
-    arguments: str
-    call_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ModelReply:
     """What the model says once: reasoning summaries, then text, then tool calls.
 
-    `usage` None means an estimate from the lengths; `reports_usage` False means that the server
-    reports none at all.
+    `encrypted_reasoning` goes out to requests that ask for it. `incomplete` says why the provider
+    ended the response early. `usage` None means an estimate from the lengths; `reports_usage` False
+    means that the server reports none at all.
     """
 
     text: str | None = None
     refusal: str | None = None
     reasoning: tuple[str, ...] = ()
-    tool_calls: tuple[ReplyToolCall, ...] = ()
+    encrypted_reasoning: str | None = None
+    tool_calls: tuple[ReplyCall, ...] = ()
+    incomplete: str | None = None
     usage: ReplyUsage | None = None
     reports_usage: bool = True
     pieces: tuple[str, ...] | None = None
     piece_characters: int = DEFAULT_PIECE_CHARACTERS
     piece_delay: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class StatusFault:
-    """Answer with an HTTP error instead of a reply."""
-
-    status: int
-    message: str
-    retry_after: float | None = None
-    times: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class DropFault:
-    """Close the connection after so many events, without an end."""
-
-    after: int
-    times: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class StallFault:
-    """Send nothing for some seconds after so many events, then go on."""
-
-    after: int
-    seconds: float
-    times: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class FailFault:
-    """Report a failed response inside the stream after so many events."""
-
-    after: int
-    message: str
-    times: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class HoldFault:
-    """Wait at a named gate after so many events, until a test releases it; then go on."""
-
-    gate: str
-    after: int
-    seconds: float
-    times: int = 1
-
-
-Fault = StatusFault | DropFault | StallFault | FailFault | HoldFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +175,7 @@ def _read_rule(value: object, place: str) -> Rule:
         name=fields.text("name", place),
         when=_read_when(fields.optional_fields("when")),
         reply=_read_reply(fields.fields("reply")),
-        faults=fields.each("faults", _read_fault),
+        faults=fields.each("faults", read_fault),
     )
     fields.end()
     return rule
@@ -266,7 +213,7 @@ def _read_when(fields: ScriptFields | None) -> When:
 
 def _read_reply_with_faults(value: object, place: str) -> tuple[ModelReply, tuple[Fault, ...]]:
     fields = ScriptFields(value, place)
-    faults = fields.each("faults", _read_fault)
+    faults = fields.each("faults", read_fault)
     return _read_reply(fields), faults
 
 
@@ -276,7 +223,9 @@ def _read_reply(fields: ScriptFields) -> ModelReply:
         text=fields.optional_text("text"),
         refusal=fields.optional_text("refusal"),
         reasoning=fields.texts("reasoning"),
-        tool_calls=fields.each("tool_calls", _read_tool_call),
+        encrypted_reasoning=fields.optional_text("encrypted_reasoning"),
+        tool_calls=fields.each("tool_calls", read_call),
+        incomplete=fields.optional_text("incomplete"),
         usage=_read_usage(fields.optional_fields("usage")),
         reports_usage=reports_usage,
         pieces=fields.texts("pieces") if "pieces" in fields else None,
@@ -284,7 +233,13 @@ def _read_reply(fields: ScriptFields) -> ModelReply:
         piece_delay=fields.seconds("piece_delay", 0.0),
     )
     fields.end()
-    if reply.text is None and reply.refusal is None and not reply.tool_calls:
+    if reply.incomplete is not None and reply.incomplete not in INCOMPLETE_REASONS:
+        raise fields.error(
+            "incomplete",
+            f"expected one of {', '.join(INCOMPLETE_REASONS)}, found {reply.incomplete!r}",
+        )
+    says_nothing = reply.text is None and reply.refusal is None and not reply.tool_calls
+    if says_nothing and reply.incomplete is None:
         raise ScriptError(fields.place, "a reply needs text, a refusal or tool calls")
     if reply.text is not None and reply.refusal is not None:
         raise ScriptError(fields.place, "a reply has either text or a refusal")
@@ -292,25 +247,7 @@ def _read_reply(fields: ScriptFields) -> ModelReply:
         raise fields.error("pieces", "the pieces put together must be exactly the text")
     for text in (reply.text, reply.refusal, *reply.reasoning):
         check_template(text or "", fields.place)
-    for call in reply.tool_calls:
-        check_template(call.arguments, fields.at("tool_calls"))
     return reply
-
-
-def _read_tool_call(value: object, place: str) -> ReplyToolCall:
-    fields = ScriptFields(value, place)
-    handoff = fields.optional_text("handoff")
-    if handoff is not None:
-        # The name the OpenAI Agents SDK gives the handoff tool of an agent by default.
-        name = "transfer_to_" + re.sub(r"[^a-z0-9_]", "_", handoff.lower())
-    else:
-        name = fields.text("name")
-    given = fields.anything("arguments", {})
-    call_id = fields.optional_text("call_id")
-    fields.end()
-    # Text goes out as it is, so that a script can send arguments that are not JSON.
-    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-    return ReplyToolCall(name, arguments, call_id)
 
 
 def _read_usage(fields: ScriptFields | None) -> ReplyUsage | None:
@@ -324,27 +261,3 @@ def _read_usage(fields: ScriptFields | None) -> ReplyUsage | None:
     )
     fields.end()
     return usage
-
-
-def _read_fault(value: object, place: str) -> Fault:
-    fields = ScriptFields(value, place)
-    times = fields.integer("times", 1, minimum=1)
-    fault: Fault
-    if "status" in fields:
-        status = fields.integer("status", minimum=400)
-        message = fields.text("message", f"scripted status {status}")
-        fault = StatusFault(status, message, fields.optional_seconds("retry_after"), times)
-    elif "drop_after" in fields:
-        fault = DropFault(fields.integer("drop_after"), times)
-    elif "stall_after" in fields:
-        fault = StallFault(fields.integer("stall_after"), fields.seconds("seconds"), times)
-    elif "fail_after" in fields:
-        message = fields.text("message", "scripted failure")
-        fault = FailFault(fields.integer("fail_after"), message, times)
-    elif "hold" in fields:
-        gate, after = fields.text("hold"), fields.integer("after", 0)
-        fault = HoldFault(gate, after, fields.seconds("seconds", DEFAULT_HOLD_SECONDS), times)
-    else:
-        raise ScriptError(place, "a fault has status, drop_after, stall_after, fail_after or hold")
-    fields.end()
-    return fault

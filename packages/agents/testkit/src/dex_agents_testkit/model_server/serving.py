@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dex_agents_testkit.model_server.app import ScriptedModelApp
+from dex_agents_testkit.model_server.app import HANG_UP, ScriptedModelApp
 from dex_agents_testkit.model_server.recording import RecordedRequest, RequestLog
 from dex_agents_testkit.model_server.script import ModelScript, parse_model_script
 
@@ -74,6 +76,7 @@ async def serve_model_script(
     server = _QuietServer(
         uvicorn.Config(
             app.build(),
+            http=_HangUpProtocol,
             log_config=None,
             log_level="critical",
             lifespan="off",
@@ -88,6 +91,20 @@ async def serve_model_script(
         server.should_exit = True
         await serving
         listening.close()
+
+
+class _HangUpProtocol(H11Protocol):
+    """HTTP whose application may end a connection that it has not answered on."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        app: ASGIApp = self.app
+
+        async def with_hang_up(scope: Scope, receive: Receive, send: Send) -> None:
+            extensions = {**scope.get("extensions", {}), HANG_UP: self.transport.abort}
+            await app({**scope, "extensions": extensions}, receive, send)
+
+        self.app = with_hang_up
 
 
 class _QuietServer(uvicorn.Server):
