@@ -6,11 +6,22 @@ import importlib.metadata
 from typing import Any
 
 import pytest
-from agents import Agent, FunctionTool, RunContextWrapper, Runner, RunState, function_tool, handoff
+from agents import (
+    Agent,
+    FunctionTool,
+    ModelBehaviorError,
+    RunContextWrapper,
+    Runner,
+    RunState,
+    function_tool,
+    handoff,
+)
 from agents.tool import default_tool_error_function
 from agents.tool_context import ToolContext
 from pydantic import BaseModel
 from stepped_session import call, response, says, script
+from wire_conditions import Way
+from wire_session import provider
 
 from dex_agents_openai_agents import _sdk_internals as sdk
 
@@ -153,3 +164,14 @@ async def test_the_state_of_a_nested_run_stands_within_the_outer_one() -> None:
     assert nested[sdk.STATE_CURRENT_AGENT]["name"] == "b"
     assert nested[sdk.STATE_CONTEXT][sdk.STATE_CONTEXT_VALUE] == {"secret": 1}
     assert list(sdk.nested_states({})) == []
+
+
+async def test_a_streamed_chat_answer_with_nothing_in_it_says_that_it_was_cut_off() -> None:
+    way = Way("chat", streams=True)
+    reply = {"reasoning": ["Hm."], "incomplete": "max_output_tokens"}
+    async with provider(way, reply) as (_, config):
+        result = Runner.run_streamed(Agent(name="a"), "go", run_config=config)
+        with pytest.raises(ModelBehaviorError) as cut_off:
+            [event async for event in result.stream_events()]
+    assert sdk.says_cut_off(cut_off.value)
+    assert not sdk.says_cut_off(ModelBehaviorError("the stream ended"))

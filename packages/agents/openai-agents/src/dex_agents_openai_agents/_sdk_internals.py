@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from agents import Agent, FunctionTool, Handoff, Model, RunContextWrapper
+from agents import Agent, FunctionTool, Handoff, Model, ModelBehaviorError, RunContextWrapper
 from agents.run_state import SUPPORTED_SCHEMA_VERSIONS
 from agents.tool import (
     ToolErrorFunction,
@@ -102,6 +102,14 @@ async def failure_text(
     return await maybe_invoke_function_tool_failure_error_function(
         function_tool=tool, context=context, error=error
     )
+
+
+def says_cut_off(error: ModelBehaviorError) -> bool:
+    """Whether a streamed Chat Completions answer ended at the token limit with nothing in it.
+
+    No event of the stream tells it, only this text of the framework.
+    """
+    return "finish_reason='length'" in error.message
 
 
 async def clean_up_model(model: Model, owner: object) -> None:

@@ -23,6 +23,7 @@ from agents import (
 from agents.exceptions import ModelTimeoutError
 
 from dex_agents import AgentDefinitionError, ModelError, TurnFailedError
+from dex_agents_openai_agents import _sdk_internals as sdk
 
 _RETRYABLE_STATUSES: Final = frozenset({408, 409, 425, 429})
 #: Codes that a provider reports with a failed response or a 429, and what they mean.
@@ -146,7 +147,7 @@ def classify_model_step_error(error: Exception, call: ModelCallLog) -> Exception
 
 
 def _classify_broken_response(error: ModelBehaviorError, call: ModelCallLog) -> Exception:
-    if not call.has_ended:
+    if not call.has_ended and not sdk.says_cut_off(error):
         return _retryable(error, "the model's response stream ended before it was complete")
     if call.failure_code in _RETRYABLE_CODES:
         return _retryable(error, f"the model call failed: {call.failure_code}")

@@ -206,7 +206,7 @@ def _status_response(fault: StatusFault) -> Response:
         moment = math.ceil(time.time() + fault.retry_after_date)
         headers["Retry-After"] = formatdate(moment, usegmt=True)
     return JSONResponse(
-        error_body(fault.message, "scripted_fault"), status_code=fault.status, headers=headers
+        error_body(fault.message, fault.code), status_code=fault.status, headers=headers
     )
 
 

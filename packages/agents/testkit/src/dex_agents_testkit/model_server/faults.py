@@ -9,6 +9,7 @@ from dex_agents_testkit._script_fields import ScriptError, ScriptFields
 
 DEFAULT_HOLD_SECONDS: Final = 120.0
 DEFAULT_FAIL_CODE: Final = "server_error"
+DEFAULT_STATUS_CODE: Final = "scripted_fault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +17,14 @@ class StatusFault:
     """Answer with an HTTP error instead of a reply.
 
     `retry_after` asks to wait for seconds; `retry_after_date` asks the same with the date at which
-    that time is over.
+    that time is over. `code` is the provider's own word for the error.
     """
 
     status: int
     message: str
     retry_after: float | None = None
     retry_after_date: float | None = None
+    code: str = DEFAULT_STATUS_CODE
     times: int = 1
 
 
@@ -118,6 +120,7 @@ def _read_status(fields: ScriptFields, times: int) -> StatusFault:
         fields.text("message", f"scripted status {status}"),
         fields.optional_seconds("retry_after"),
         fields.optional_seconds("retry_after_date"),
+        fields.text("code", DEFAULT_STATUS_CODE),
         times,
     )
     if fault.retry_after is not None and fault.retry_after_date is not None:
