@@ -15,9 +15,16 @@ from agents import (
     RunState,
     function_tool,
     handoff,
+    set_trace_processors,
 )
 from agents.tool import default_tool_error_function
 from agents.tool_context import ToolContext
+from agents.tracing.processors import (
+    BatchTraceProcessor,
+    ConsoleSpanExporter,
+    default_exporter,
+    default_processor,
+)
 from pydantic import BaseModel
 from stepped_session import call, response, says, script
 from wire_conditions import Way
@@ -175,3 +182,21 @@ async def test_a_streamed_chat_answer_with_nothing_in_it_says_that_it_was_cut_of
             [event async for event in result.stream_events()]
     assert sdk.says_cut_off(cut_off.value)
     assert not sdk.says_cut_off(ModelBehaviorError("the stream ended"))
+
+
+def test_a_trace_has_a_reader_where_a_key_or_a_processor_of_the_application_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_trace_processors([default_processor()])
+    try:
+        assert not sdk.has_trace_reader(None)
+        assert not sdk.has_trace_reader({})
+        assert sdk.has_trace_reader({"api_key": "x"})
+        set_trace_processors([default_processor(), BatchTraceProcessor(ConsoleSpanExporter())])
+        assert sdk.has_trace_reader(None)
+        set_trace_processors([default_processor()])
+        # Read when a Step begins, because a program may load its settings late.
+        monkeypatch.setattr(default_exporter(), "_api_key", "x")
+        assert sdk.has_trace_reader(None)
+    finally:
+        set_trace_processors([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from agents import (
 )
 from openai import AsyncOpenAI
 from stepped_session import as_text
-from wire_agent import FLOW, MODEL_VARIABLE, SEALED
+from wire_agent import DEFAULT_TRACING_VARIABLE, FLOW, MODEL_VARIABLE, SEALED
 from wire_conditions import WAYS, Way
 from wire_session import look, provider, scripted, wire_session
 
@@ -135,16 +136,22 @@ NATIVE_CALLS: list[dict[str, Any]] = [
 ]
 
 
+SECRET = "my code is 4711"
+
+
 async def test_calls_of_every_kind_and_sealed_reasoning_outlive_a_killed_worker(
-    crashable_agent: MakeAgent,
+    crashable_agent: MakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Case 24 over a kill; and case 38 of a worker that has no key: it traces and tells nothing."""
+    monkeypatch.delenv("OPENAI_AGENTS_DISABLE_TRACING", raising=False)
     thinking = {"reasoning": ["Hm."], "encrypted_reasoning": "sealed 1"}
-    done = {"reasoning": ["So."], "encrypted_reasoning": "sealed 2", "text": "Done."}
+    done = {"reasoning": ["So."], "encrypted_reasoning": "sealed 2", "text": f"Done, {SECRET}."}
     turns = [{"replies": [{**thinking, "tool_calls": NATIVE_CALLS}, done]}, {"replies": [done]}]
     async with serve_model_script({"turns": turns}) as model:
-        async with crashable_agent(FLOW, forks=True, env={MODEL_VARIABLE: model.base_url}) as agent:
+        env = {MODEL_VARIABLE: model.base_url, DEFAULT_TRACING_VARIABLE: "1"}
+        async with crashable_agent(FLOW, forks=True, env=env) as agent:
             agent.kill_at("tool.effect:shell")
-            await agent.say("s", "go")
+            await agent.say("s", SECRET)
             snapshot = await agent.turn_ended("s")
             await agent.say("s", "and then?")
             await agent.turn_ended("s", 2)
@@ -152,7 +159,7 @@ async def test_calls_of_every_kind_and_sealed_reasoning_outlive_a_killed_worker(
 
     assert snapshot.state is not None
     assert snapshot.state.last_turn_error is None
-    assert snapshot.messages[-1].text == "Done."
+    assert snapshot.messages[-1].text == done["text"]
     for call in NATIVE_CALLS:
         name = call.get("name") or call["type"].removesuffix("_call")
         assert agent.reached[f"tool.before:{name}"] >= 1, f"{name} is a Step of its own"
@@ -171,6 +178,15 @@ async def test_calls_of_every_kind_and_sealed_reasoning_outlive_a_killed_worker(
     assert sealed_reasoning(second) == [("sealed 1", "function_call")]
     assert sealed_reasoning(third) == [("sealed 1", "function_call"), ("sealed 2", "message")]
     assert as_text(third[: len(second)]) == as_text(second)
+
+    logs = [log.read_text() for log in (tmp_path / "crashable-agent-1").glob("worker*.log")]
+    assert len(logs) == 2
+    for log in logs:
+        assert "DEBUG openai.agents: Tracing is disabled" in log
+        assert "Creating trace" not in log
+        assert "OPENAI_API_KEY" not in log
+        for text in (SECRET, "the list", "found 7", "sealed"):
+            assert text not in log
 
 
 async def test_a_provider_that_is_down_asks_for_another_attempt() -> None:

@@ -21,6 +21,8 @@ from agents.tool import (
     set_function_tool_failure_error_function,
 )
 from agents.tool_context import ToolContext
+from agents.tracing import TracingConfig, get_trace_provider
+from agents.tracing.processors import default_exporter, default_processor
 from agents.util._approvals import evaluate_function_tool_approval
 from pydantic import TypeAdapter
 
@@ -110,6 +112,18 @@ def says_cut_off(error: ModelBehaviorError) -> bool:
     No event of the stream tells it, only this text of the framework.
     """
     return "finish_reason='length'" in error.message
+
+
+def has_trace_reader(tracing: TracingConfig | None) -> bool:
+    """Whether anything would take the spans of a run with this configuration.
+
+    Nothing does where only the framework's own exporter is set up and has no key: it sends nothing,
+    and warns about that every few seconds.
+    """
+    processors = getattr(getattr(get_trace_provider(), "_multi_processor", None), "_processors", ())
+    if tuple(processors) != (default_processor(),):
+        return True
+    return bool((tracing or {}).get("api_key") or default_exporter().api_key)
 
 
 async def clean_up_model(model: Model, owner: object) -> None:

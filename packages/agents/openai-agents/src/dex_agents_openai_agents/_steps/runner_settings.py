@@ -9,6 +9,7 @@ from typing import Any
 
 from agents import Model, RunConfig, RunErrorHandlers, RunHooks
 
+from dex_agents_openai_agents import _sdk_internals as sdk
 from dex_agents_openai_agents._model.model_tap import TappedProvider, tap_model
 from dex_agents_openai_agents._steps.run_context import ContextSource
 from dex_agents_openai_agents.settings import NextTurnAgent
@@ -34,8 +35,10 @@ class RunnerSettings:
 
     def turn_run_config(self, session_id: str, turn_id: str) -> RunConfig:
         """Return the application's configuration: one trace per turn, grouped by session."""
+        config = self.run_config
         return dataclasses.replace(
-            self.run_config,
+            config,
+            tracing_disabled=config.tracing_disabled or not sdk.has_trace_reader(config.tracing),
             group_id=self.run_config.group_id or session_id,
             trace_id=self.run_config.trace_id or _trace_id(session_id, turn_id),
         )
