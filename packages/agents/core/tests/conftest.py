@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from core_mutations import COPY_VARIABLE
+
+from dex_agents.testing import StartProcess
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,3 +24,13 @@ def pytest_configure(config: pytest.Config) -> None:
         loaded = Path(dex_agents.__file__).resolve()
         if not loaded.is_relative_to(Path(copy).resolve()):
             pytest.exit(f"dex_agents was loaded from {loaded}, not from {copy}", returncode=4)
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Generator[StartProcess]:
+    """How workers and engines are started that are killed often."""
+    from dex_agents_testkit.faults import forked_start
+
+    log = tmp_path_factory.mktemp("nursery") / "nursery.log"
+    with forked_start(log, "dex_agents.testing") as forked:
+        yield forked

@@ -10,7 +10,13 @@ from typing import Any
 from crashing_agent import STATE_VARIABLE, build_flow, calls_log
 
 from dex_agents import AgentMessage, AgentSnapshot, MessageRole
-from dex_agents.testing import AgentTestStack, FileGate, InvocationLog, wait_for_agent_snapshot
+from dex_agents.testing import (
+    AgentTestStack,
+    FileGate,
+    InvocationLog,
+    StartProcess,
+    wait_for_agent_snapshot,
+)
 
 HERE = Path(__file__).resolve().parent
 
@@ -21,13 +27,16 @@ class CrashingStack(AgentTestStack):
     Args:
         state_dir: Folder of everything.
         script: What the model says and the tools do.
+        start: How engine and workers are started.
         worker_env: Variables added to the environment of the workers.
+        engine_env: Variables added to the environment of the engine.
     """
 
     def __init__(
         self,
         state_dir: Path,
         script: Mapping[str, Any],
+        start: StartProcess,
         worker_env: Mapping[str, str] | None = None,
         engine_env: Mapping[str, str] | None = None,
     ) -> None:
@@ -39,6 +48,7 @@ class CrashingStack(AgentTestStack):
             worker_cwd=HERE,
             worker_env={STATE_VARIABLE: str(state_dir), **(worker_env or {})},
             engine_env=engine_env,
+            start=start,
         )
 
     @property

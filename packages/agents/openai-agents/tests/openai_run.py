@@ -16,6 +16,7 @@ from dex_agents.testing import (
     AgentTestStack,
     FileGate,
     InvocationLog,
+    StartProcess,
     StepHistoryEntry,
     WorkerProcess,
     read_step_history,
@@ -139,7 +140,9 @@ async def worker_in_this_process(
 
 
 @asynccontextmanager
-async def worker_processes(folder: Path, *turns: Mapping[str, Any]) -> AsyncGenerator[SupportRun]:
+async def worker_processes(
+    folder: Path, start: StartProcess, *turns: Mapping[str, Any]
+) -> AsyncGenerator[SupportRun]:
     """Serve the session from processes that a test starts and kills."""
     async with (
         serve_model_script({"turns": list(turns)}, gates_dir=folder) as model,
@@ -149,6 +152,7 @@ async def worker_processes(folder: Path, *turns: Mapping[str, Any]) -> AsyncGene
             "openai_worker",
             worker_cwd=TESTS,
             worker_env={"SUPPORT_STATE_DIR": str(folder), "SUPPORT_MODEL_URL": model.base_url},
+            start=start,
         ) as stack,
     ):
         yield SupportRun(stack.sessions(), stack.server_address, model, folder, stack)

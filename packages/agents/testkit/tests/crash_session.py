@@ -30,6 +30,7 @@ from dex_agents.testing import (
     AgentTestStack,
     FileGate,
     InvocationLog,
+    StartProcess,
     StepHistoryEntry,
     WorkerProcess,
     wait_for_agent_snapshot,
@@ -312,7 +313,7 @@ def _write_script(folder: Path, script: dict[str, Any]) -> Path:
 
 @contextlib.asynccontextmanager
 async def crashing_session(
-    tmp_path: Path, script: dict[str, Any] = SCRIPT
+    tmp_path: Path, start: StartProcess, script: dict[str, Any] = SCRIPT
 ) -> AsyncGenerator[Crashing]:
     """Open a stack with one worker for a session that has not started yet."""
     path, state_dir = _write_script(tmp_path, script), tmp_path / "state"
@@ -323,6 +324,7 @@ async def crashing_session(
         "dex_agents_testkit.scripted_worker",
         worker_env=scripted_worker_env(path, state_dir),
         engine_env={"DEX_EMBEDDED_FAULT_LOG": str(fault_log)},
+        start=start,
     ) as stack:
         await stack.start_worker()
         yield Crashing(stack, state_dir, fault_log)

@@ -17,6 +17,8 @@ from crashing_agent import (
 )
 from crashing_stack import CrashingStack, tool_texts
 
+from dex_agents.testing import StartProcess
+
 HEARTBEAT_TIMEOUT = 2
 BLOCKED = 10
 
@@ -44,12 +46,14 @@ def turn(tool: str) -> str:
 @pytest.mark.requirement("CORE-TOOL-16", "CORE-TOOL-19")
 async def test_a_tool_that_blocks_its_worker_runs_once_and_costs_the_others_no_more_than_time(
     tmp_path: Path,
+    start: StartProcess,
 ) -> None:
     """Each session is at another place of its turn when the loop of their worker stands still."""
     reading, paying, resuming = TOOL_AFTER, "tool.inside", RESUMED_BEFORE
     async with CrashingStack(
         tmp_path,
         script(),
+        start,
         {HEARTBEAT_VARIABLE: str(HEARTBEAT_TIMEOUT), BLOCK_VARIABLE: str(BLOCKED)},
         engine_env={"DEX_EMBEDDED_MINIMUM_HEARTBEAT": "1"},
     ) as stack:
@@ -94,10 +98,12 @@ async def test_a_tool_that_blocks_its_worker_runs_once_and_costs_the_others_no_m
 @pytest.mark.requirement("CORE-TOOL-19")
 async def test_a_tool_that_blocks_in_a_thread_outlives_the_heartbeat_timeout(
     tmp_path: Path,
+    start: StartProcess,
 ) -> None:
     async with CrashingStack(
         tmp_path,
         script(),
+        start,
         {HEARTBEAT_VARIABLE: str(HEARTBEAT_TIMEOUT), BLOCK_VARIABLE: str(BLOCKED)},
         engine_env={"DEX_EMBEDDED_MINIMUM_HEARTBEAT": "1"},
     ) as stack:

@@ -32,7 +32,7 @@ from dex import DexServiceError
 
 from dex_agents import AgentMessage, AgentSnapshot
 from dex_agents.errors import SessionNotFoundError
-from dex_agents.testing import ChildProcessError, wait_until
+from dex_agents.testing import ChildProcessError, StartProcess, wait_until
 
 T = TypeVar("T")
 
@@ -176,12 +176,12 @@ def check_model_calls(stack: CrashingStack, session_id: str, turn: str) -> None:
     ],
 )
 async def test_busy_sessions_end_right_on_workers_that_are_killed_all_the_time(
-    tmp_path: Path, count: int, turns: int, kills: int
+    tmp_path: Path, start: StartProcess, count: int, turns: int, kills: int
 ) -> None:
     # Kills as many as these are no accident any more, so a call may be tried more than three times.
     patient = {ATTEMPTS_VARIABLE: "1000"}
     script = script_of(*CALLS, turns=turns, delay=0.05)
-    async with CrashingStack(tmp_path, script, patient) as stack:
+    async with CrashingStack(tmp_path, script, start, patient) as stack:
         killing = Killing(stack, kills, arrivals=max(2, count // 6))
         session_ids = [f"s-{number}" for number in range(count)]
         async with asyncio.TaskGroup() as group:

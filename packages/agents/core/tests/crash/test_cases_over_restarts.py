@@ -14,7 +14,7 @@ from crashing_stack import CrashingStack, tool_texts
 
 from dex_agents import AgentSessionClient, AgentSnapshot
 from dex_agents.local import open_sessions
-from dex_agents.testing import wait_for_agent_snapshot
+from dex_agents.testing import StartProcess, wait_for_agent_snapshot
 
 CRASH = {"kind": "exception", "attempts": 1000, "message": "the model is gone"}
 
@@ -84,8 +84,9 @@ async def resolve(stack: CrashingStack, call_id: str, *, approved: bool, left: i
 @pytest.mark.requirement("CORE-APPROVAL-10", "CORE-APPROVAL-11", "CORE-FAIL-10")
 async def test_each_answer_reaches_its_call_over_restarts_and_a_failed_turn_repeats_nothing(
     tmp_path: Path,
+    start: StartProcess,
 ) -> None:
-    async with CrashingStack(tmp_path, SCRIPT) as stack:
+    async with CrashingStack(tmp_path, SCRIPT, start) as stack:
         await stack.start_worker()
         await stack.sessions().start_session("s", "one")
         await pending(stack.sessions(), 3)

@@ -13,7 +13,7 @@ import pytest
 from crashing_stack import CrashingStack
 
 from dex_agents import AgentSnapshot
-from dex_agents.testing import ChildProcessError, wait_until
+from dex_agents.testing import ChildProcessError, StartProcess, wait_until
 
 
 def noise(length: int) -> str:
@@ -39,7 +39,7 @@ async def keep_one_worker(stack: CrashingStack) -> None:
     ],
 )
 async def test_a_deadly_model_call_is_paid_three_times_and_the_session_goes_on(
-    tmp_path: Path, first_answer: int
+    tmp_path: Path, start: StartProcess, first_answer: int
 ) -> None:
     """A cold worker hands the Step on when the history is long, which is no try of its own."""
     crash = {"kind": "crash", "attempts": 1000}
@@ -56,7 +56,7 @@ async def test_a_deadly_model_call_is_paid_three_times_and_the_session_goes_on(
             {"replies": [{"message": "still here"}]},
         ],
     }
-    async with CrashingStack(tmp_path, script) as stack:
+    async with CrashingStack(tmp_path, script, start) as stack:
         keeping = asyncio.create_task(keep_one_worker(stack))
         try:
             sessions = stack.sessions()

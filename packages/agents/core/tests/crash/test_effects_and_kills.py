@@ -23,7 +23,7 @@ from crashing_agent import (
 from crashing_stack import CrashingStack, tool_texts
 
 from dex_agents import AgentSnapshot
-from dex_agents.testing import EXECUTE_COMPLETED_EVENT, wait_until
+from dex_agents.testing import EXECUTE_COMPLETED_EVENT, StartProcess, wait_until
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,11 @@ MOMENTS = (
 
 
 @pytest.mark.requirement("CORE-EFFECT-10")
-async def test_a_kill_repeats_what_may_be_repeated_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_kill_repeats_what_may_be_repeated_and_nothing_else(
+    tmp_path: Path, start: StartProcess
+) -> None:
     """Each session stands still at another place when the one worker of them all is killed."""
-    async with CrashingStack(tmp_path, script_of(*EFFECTS)) as stack:
+    async with CrashingStack(tmp_path, script_of(*EFFECTS), start) as stack:
         first = await stack.start_worker()
         sessions = stack.sessions()
         for moment in MOMENTS:
@@ -140,10 +142,11 @@ async def check_steps(stack: CrashingStack, moment: Moment) -> None:
 @pytest.mark.requirement("CORE-EFFECT-10", "CORE-TOOL-17")
 async def test_calls_that_wait_for_a_free_slot_when_their_worker_is_killed_run_or_are_unknown(
     tmp_path: Path,
+    start: StartProcess,
 ) -> None:
     """A worker with one free slot holds one call at its gate; the others have not begun."""
     one_slot = {"CRASHING_SLOTS": "2"}
-    async with CrashingStack(tmp_path, script_of("look", *EFFECTS)) as stack:
+    async with CrashingStack(tmp_path, script_of("look", *EFFECTS), start) as stack:
         first = await stack.start_worker(one_slot)
         await stack.sessions().start_session(TOOL_INSIDE, "go")
         gate = stack.gate(TOOL_INSIDE)
@@ -173,9 +176,10 @@ async def test_calls_that_wait_for_a_free_slot_when_their_worker_is_killed_run_o
 @pytest.mark.requirement("CORE-TOOL-17")
 async def test_a_single_attempt_whose_worker_dies_before_any_output_never_runs_twice(
     tmp_path: Path,
+    start: StartProcess,
 ) -> None:
     """The worker dies while it decodes the record: the engine has seen nothing of the attempt."""
-    async with CrashingStack(tmp_path, script_of("pay", turns=2)) as stack:
+    async with CrashingStack(tmp_path, script_of("pay", turns=2), start) as stack:
         doomed = await stack.start_worker({"CRASHING_ON_DECODE": "1"})
         await stack.sessions().start_session("s", "go")
         await wait_until("the death of the worker", lambda: not doomed.is_running)

@@ -11,7 +11,13 @@ from openai_run import TESTS
 
 from dex_agents import AgentSessionClient, AgentSnapshot, ToolEffect
 from dex_agents.local import open_sessions
-from dex_agents.testing import AgentTestStack, FileGate, InvocationLog, wait_for_agent_snapshot
+from dex_agents.testing import (
+    AgentTestStack,
+    FileGate,
+    InvocationLog,
+    StartProcess,
+    wait_for_agent_snapshot,
+)
 
 SESSION = "session-1"
 GATED = ("shell", "look")
@@ -79,7 +85,9 @@ async def test_calls_of_every_kind_are_steps_of_the_session(tmp_path: Path) -> N
 
 @pytest.mark.crash
 @pytest.mark.timeout(300)
-async def test_calls_of_every_kind_outlive_their_workers(tmp_path: Path) -> None:
+async def test_calls_of_every_kind_outlive_their_workers(
+    tmp_path: Path, start: StartProcess
+) -> None:
     for tool in GATED:
         (tmp_path / f"{tool}.gated").touch()
     async with AgentTestStack(
@@ -88,6 +96,7 @@ async def test_calls_of_every_kind_outlive_their_workers(tmp_path: Path) -> None
         "native_worker",
         worker_cwd=TESTS,
         worker_env={"OPERATOR_DIR": str(tmp_path)},
+        start=start,
     ) as stack:
         session = Watching(stack.sessions())
         worker = await stack.start_worker()

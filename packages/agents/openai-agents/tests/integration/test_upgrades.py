@@ -9,7 +9,7 @@ from openai_run import TESTS
 from upgrade_worker import CHANGES, build_flows
 
 from dex_agents import AgentSnapshot
-from dex_agents.testing import AgentTestStack, InvocationLog, wait_for_agent_snapshot
+from dex_agents.testing import AgentTestStack, InvocationLog, StartProcess, wait_for_agent_snapshot
 from dex_agents_testkit.model_server import serve_model_script
 
 SCRIPT = {
@@ -27,7 +27,7 @@ SCRIPT = {
 
 
 async def test_case_15_a_deploy_while_sessions_wait_names_what_is_missing_and_loses_no_session(
-    tmp_path: Path,
+    tmp_path: Path, start: StartProcess
 ) -> None:
     async with serve_model_script(SCRIPT) as model:
         flows = build_flows("after", tmp_path, model.base_url)
@@ -38,6 +38,7 @@ async def test_case_15_a_deploy_while_sessions_wait_names_what_is_missing_and_lo
             "upgrade_worker",
             worker_cwd=TESTS,
             worker_env=settings,
+            start=start,
         ) as stack:
 
             async def ended(change: str, turn: int) -> AgentSnapshot:

@@ -7,11 +7,13 @@ from pathlib import Path
 from openai_run import DONE, FIND, NOTE_AND_REFUND, TO_BILLING, worker_processes
 
 from dex_agents import ToolCallStatus
-from dex_agents.testing import FileGate
+from dex_agents.testing import FileGate, StartProcess
 
 
-async def test_case_17_a_killed_read_runs_again_and_its_result_is_used(tmp_path: Path) -> None:
-    async with worker_processes(tmp_path, {"replies": [FIND, DONE]}) as run:
+async def test_case_17_a_killed_read_runs_again_and_its_result_is_used(
+    tmp_path: Path, start: StartProcess
+) -> None:
+    async with worker_processes(tmp_path, start, {"replies": [FIND, DONE]}) as run:
         gate = run.gate("find_order")
         worker = await run.start_worker()
         await run.start("Where is my order?")
@@ -27,8 +29,12 @@ async def test_case_17_a_killed_read_runs_again_and_its_result_is_used(tmp_path:
         assert list(run.outputs().values()) == ["customer 3 has order 7"]
 
 
-async def test_case_17_a_killed_write_ran_once_and_its_outcome_is_unknown(tmp_path: Path) -> None:
-    async with worker_processes(tmp_path, {"replies": [TO_BILLING, NOTE_AND_REFUND, DONE]}) as run:
+async def test_case_17_a_killed_write_ran_once_and_its_outcome_is_unknown(
+    tmp_path: Path, start: StartProcess
+) -> None:
+    async with worker_processes(
+        tmp_path, start, {"replies": [TO_BILLING, NOTE_AND_REFUND, DONE]}
+    ) as run:
         gate = run.gate("refund")
         worker = await run.start_worker()
         await run.start("Refund order 7.")
@@ -43,9 +49,11 @@ async def test_case_17_a_killed_write_ran_once_and_its_outcome_is_unknown(tmp_pa
         assert "not known" in run.outputs()["refund"]
 
 
-async def test_case_17_a_kill_while_the_model_streams_costs_one_more_call(tmp_path: Path) -> None:
+async def test_case_17_a_kill_while_the_model_streams_costs_one_more_call(
+    tmp_path: Path, start: StartProcess
+) -> None:
     held = {"text": "A long answer.", "faults": [{"hold": "stream", "after": 3}]}
-    async with worker_processes(tmp_path, {"replies": [held]}) as run:
+    async with worker_processes(tmp_path, start, {"replies": [held]}) as run:
         worker = await run.start_worker()
         await run.start("Tell me.")
         await FileGate(tmp_path, "stream").wait_until_reached()
@@ -55,12 +63,14 @@ async def test_case_17_a_kill_while_the_model_streams_costs_one_more_call(tmp_pa
         assert len(run.model.requests) == 2
 
 
-async def test_case_34_an_approval_outlives_every_worker(tmp_path: Path) -> None:
+async def test_case_34_an_approval_outlives_every_worker(
+    tmp_path: Path, start: StartProcess
+) -> None:
     turns = (
         {"replies": [TO_BILLING, NOTE_AND_REFUND, DONE]},
         {"replies": [{"text": "Still here."}]},
     )
-    async with worker_processes(tmp_path, *turns) as run:
+    async with worker_processes(tmp_path, start, *turns) as run:
         worker = await run.start_worker()
         await run.start("Refund order 7.")
         waiting = await run.wait(

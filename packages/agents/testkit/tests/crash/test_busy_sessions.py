@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from crash_session import UNKNOWN, Crashing, crashing_session, script_with_gates
 
-from dex_agents.testing import wait_until
+from dex_agents.testing import StartProcess, wait_until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.crash]
 
@@ -37,11 +37,11 @@ async def strike(crashing: Crashing, victims: str) -> None:
 
 @pytest.mark.parametrize("victims", VICTIMS)
 async def test_busy_sessions_all_finish_with_every_effect_counted_right(
-    tmp_path: Path, victims: str
+    tmp_path: Path, start: StartProcess, victims: str
 ) -> None:
     # A refund stays in its tool, after the effect, until the kill: the others are anywhere.
     script = script_with_gates(refund__gate_after="in-refund")
-    async with crashing_session(tmp_path, script) as crashing:
+    async with crashing_session(tmp_path, start, script) as crashing:
         busy = [
             # Many sessions that are all looked at often would be busy with that.
             replace(crashing, session_id=f"s-{number}", interval=SESSIONS / 32)

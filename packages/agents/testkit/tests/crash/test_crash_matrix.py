@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from crash_session import Crashing, crashing_session, may_hide_refund, read_places
 
-from dex_agents.testing import wait_until
+from dex_agents.testing import StartProcess, wait_until
 
 VICTIMS = ("engine", "both", "worker")
 LANES = 3
@@ -114,9 +114,9 @@ async def run_case(crashing: Crashing, case: Case, number: int) -> None:
     await crashing.check(snapshot, may_be_unknown=may_be_unknown)
 
 
-async def run_lane(folder: Path, cases: Iterator[tuple[int, Case]]) -> None:
+async def run_lane(folder: Path, start: StartProcess, cases: Iterator[tuple[int, Case]]) -> None:
     """Run cases one after another on one stack, taking them from what all lanes share."""
-    async with crashing_session(folder) as crashing:
+    async with crashing_session(folder, start) as crashing:
         for number, case in cases:
             try:
                 await run_case(crashing, case, number)
@@ -125,15 +125,15 @@ async def run_lane(folder: Path, cases: Iterator[tuple[int, Case]]) -> None:
                 raise
 
 
-async def list_cases(folder: Path) -> list[Case]:
-    async with crashing_session(folder) as crashing:
+async def list_cases(folder: Path, start: StartProcess) -> list[Case]:
+    async with crashing_session(folder, start) as crashing:
         await crashing.check(await crashing.drive(), may_be_unknown=False)
         return cases_of(read_places(crashing.fault_log))
 
 
 @pytest.mark.crash
-async def test_a_session_survives_a_kill_at_any_place(tmp_path: Path) -> None:
-    cases = await list_cases(tmp_path / "calm")
+async def test_a_session_survives_a_kill_at_any_place(tmp_path: Path, start: StartProcess) -> None:
+    cases = await list_cases(tmp_path / "calm", start)
     assert {case.place.partition(":")[0] for case in cases} >= {
         "commit.before",
         "commit.after",
@@ -145,4 +145,4 @@ async def test_a_session_survives_a_kill_at_any_place(tmp_path: Path) -> None:
     # Most of a case is waiting for connections to come back, so several run at a time.
     async with asyncio.TaskGroup() as group:
         for lane in range(LANES):
-            group.create_task(run_lane(tmp_path / f"lane-{lane}", chosen))
+            group.create_task(run_lane(tmp_path / f"lane-{lane}", start, chosen))

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from crash_session import crashing_session, script_with_gates
 
-from dex_agents.testing import EXECUTE_COMPLETED_EVENT
+from dex_agents.testing import EXECUTE_COMPLETED_EVENT, StartProcess
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.parametrize("victims", ["worker", "both"])
 async def test_a_worker_killed_between_effect_and_result_leaves_one_refund_and_says_unknown(
-    tmp_path: Path, victims: str
+    tmp_path: Path, start: StartProcess, victims: str
 ) -> None:
     script = script_with_gates(refund__gate_after="in-refund")
-    async with crashing_session(tmp_path, script) as crashing:
+    async with crashing_session(tmp_path, start, script) as crashing:
         driving = asyncio.create_task(crashing.drive())
         gate = crashing.gate("in-refund")
         assert await gate.wait_until_reached() == crashing.worker.pid
@@ -38,10 +38,10 @@ async def test_a_worker_killed_between_effect_and_result_leaves_one_refund_and_s
 
 
 async def test_a_worker_killed_in_an_idempotent_write_repeats_it_with_the_same_key(
-    tmp_path: Path,
+    tmp_path: Path, start: StartProcess
 ) -> None:
     script = script_with_gates(open_case__gate_after="in-case")
-    async with crashing_session(tmp_path, script) as crashing:
+    async with crashing_session(tmp_path, start, script) as crashing:
         driving = asyncio.create_task(crashing.drive())
         gate = crashing.gate("in-case")
         await gate.wait_until_reached()
@@ -56,10 +56,10 @@ async def test_a_worker_killed_in_an_idempotent_write_repeats_it_with_the_same_k
 
 @pytest.mark.parametrize("reply", [1, 2, 3, 4])
 async def test_a_worker_killed_in_a_model_call_repeats_only_that_call(
-    tmp_path: Path, reply: int
+    tmp_path: Path, start: StartProcess, reply: int
 ) -> None:
     script = script_with_gates(**{f"reply_{reply}": "in-model"})
-    async with crashing_session(tmp_path, script) as crashing:
+    async with crashing_session(tmp_path, start, script) as crashing:
         driving = asyncio.create_task(crashing.drive())
         gate = crashing.gate("in-model")
         await gate.wait_until_reached()
@@ -78,8 +78,10 @@ async def test_a_worker_killed_in_a_model_call_repeats_only_that_call(
 
 
 @pytest.mark.parametrize("victims", ["engine", "worker", "both"])
-async def test_a_kill_while_an_approval_waits_changes_nothing(tmp_path: Path, victims: str) -> None:
-    async with crashing_session(tmp_path) as crashing:
+async def test_a_kill_while_an_approval_waits_changes_nothing(
+    tmp_path: Path, start: StartProcess, victims: str
+) -> None:
+    async with crashing_session(tmp_path, start) as crashing:
         await crashing.sessions.start_session("s", "refund order 7", message_id="s-1")
         before = await crashing.wait_for_interrupt()
         if victims != "worker":

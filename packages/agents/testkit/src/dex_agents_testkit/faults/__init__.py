@@ -13,6 +13,7 @@ only, and finds it by name in the worker process too.
 """
 
 from dex_agents_testkit.faults._agent import CrashableAgent, NoEnginePlacesError, until_served
+from dex_agents_testkit.faults._forking import forked_start
 from dex_agents_testkit.faults._loading import FlowReferenceError, load_flow
 from dex_agents_testkit.faults._places import (
     PLACES,
@@ -38,6 +39,7 @@ __all__ = [
     "Strike",
     "UnknownPlaceError",
     "Victim",
+    "forked_start",
     "load_flow",
     "reach_place",
     "until_served",

@@ -7,15 +7,42 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from dex_agents.testing import StartedProcess, start_process
+from dex_agents.testing import StartedProcess, StartProcess, start_process
 from dex_agents_testkit.faults._reaching import LIFELINE_VARIABLE
 
 _READY_SECONDS: Final = 120.0
 _PRELOADED: Final = ("dex_agents_testkit.faults", "dex_embedded.cli")
+
+
+@contextmanager
+def forked_start(log_path: Path, *modules: str) -> Generator[StartProcess]:
+    """Start processes as forks of one that has imported what they need, for `AgentTestStack`.
+
+        with forked_start(tmp_path / "nursery.log", "my_framework") as start:
+            async with AgentTestStack(tmp_path, [flow], "my_worker", start=start) as stack:
+                ...
+
+    Only programs run by `python -m` are forked. Where there is no safe `fork` (all but Linux) each
+    process is started anew.
+
+    Args:
+        log_path: File that gets what the process that forks prints itself.
+        modules: What to import beside the engine and the kit; not modules that start threads when
+            they are imported.
+    """
+    if sys.platform != "linux":
+        yield start_process
+        return
+    nursery = Nursery({}, log_path, modules)
+    try:
+        yield nursery.start
+    finally:
+        nursery.close()
 
 
 class ForkedProcess:
@@ -47,15 +74,16 @@ class Nursery:
     Args:
         env: Environment of the nursery, which decides what is imported.
         log_path: File that gets what the nursery itself prints.
+        modules: What it imports beside the engine and the kit.
     """
 
-    def __init__(self, env: Mapping[str, str], log_path: Path) -> None:
+    def __init__(self, env: Mapping[str, str], log_path: Path, modules: Sequence[str] = ()) -> None:
         # The forks hold the read end only, so it ends for them when this process does.
         lifeline, self._lifeline = os.pipe()
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dex_agents_testkit.faults.nursery", *_PRELOADED],
+                [sys.executable, "-m", "dex_agents_testkit.faults.nursery", *_PRELOADED, *modules],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -82,6 +82,8 @@ def _become(request: dict[str, Any], own: tuple[int, int]) -> NoReturn:
         os.environ.update(request["env"])
         if request["cwd"] is not None:
             os.chdir(request["cwd"])
+        # As `python -m` does.
+        sys.path.insert(0, os.getcwd())
         random.seed()
         module, *arguments = request["module"]
         sys.argv = [module, *arguments]
