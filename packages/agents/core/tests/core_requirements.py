@@ -1,21 +1,27 @@
 """The rules of the core and the tests that hold them: read, compared, and written as a page.
 
 `requirements.toml` holds the rules. A test names the rules it holds by the marker
-`requirement("ID", ...)`; markers are read from the source, so nothing is imported or collected.
+`requirement("ID", ...)`.
 
-`python packages/agents/core/tests/core_requirements.py --write` writes the page.
+`python3 -m packages.agents.core.tests.core_requirements --write` writes the page.
 """
 
 from __future__ import annotations
 
-import argparse
-import ast
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
+
+from tools.marked_tests import (
+    cell_of_tests,
+    holders_by_id,
+    keep_page,
+    marked_tests,
+    names_of_tests,
+    table,
+)
 
 TESTS = Path(__file__).resolve().parent
 DATA = TESTS / "requirements.toml"
@@ -55,32 +61,14 @@ class Requirements:
     problems: list[str] = field(default_factory=list[str])
 
 
-def marked_tests(tests: Path = TESTS) -> dict[str, tuple[str, ...]]:
-    """Return the ids that each test names, by `path::name`; tests without a marker are absent.
-
-    Raises:
-        ValueError: An id is not written as plain text, so it cannot be read from the source.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for name, function in _test_functions(tests):
-        ids = [rule_id for node in function.decorator_list for rule_id in _ids(node, name)]
-        if ids:
-            found[name] = tuple(ids)
-    return found
-
-
 def load_requirements(data: Path = DATA, tests: Path = TESTS) -> Requirements:
     """Read the rules, join them with the tests, and compare both directions."""
     content = tomllib.loads(data.read_text(encoding="utf-8"))
     untested: dict[str, str] = content.get("untested", {})
     elsewhere: dict[str, list[str]] = content.get("held_elsewhere", {})
     found = Requirements()
-    holders: dict[str, set[str]] = {}
-    marked = marked_tests(tests)
-    for test, ids in marked.items():
-        for rule_id in ids:
-            holders.setdefault(rule_id, set()).add(test)
-    names = {name for name, _ in _test_functions(tests)}
+    holders = holders_by_id(marked_tests(tests, MARKER))
+    names = names_of_tests(tests)
     for rule_id, named in elsewhere.items():
         for test in named:
             if test not in names:
@@ -115,18 +103,18 @@ def render_page(requirements: Requirements) -> str:
     lines = [
         "# What the core must do, and which test holds it",
         "",
-        "Written by `python packages/agents/core/tests/core_requirements.py --write` from the",
+        "Written by `python3 -m packages.agents.core.tests.core_requirements --write` from the",
         "rules in `tests/requirements.toml` and the `requirement` markers of the tests.",
         "",
         f"{len(rules)} rules: {len(held)} held by tests, {len(rules) - len(held)} not held yet.",
     ]
-    area = ""
-    for rule in rules:
-        if rule.area != area:
-            area = rule.area
-            lines += ["", f"## {area}", "", "| Rule | What must hold | Tests |", "|---|---|---|"]
-        tests = "<br>".join(f"`{test}`" for test in rule.tests) or "**none yet**"
-        lines.append(f"| {rule.rule_id} | {rule.text.replace('|', chr(92) + '|')} | {tests} |")
+    for area in dict.fromkeys(rule.area for rule in rules):
+        rows = [
+            (rule.rule_id, rule.text, cell_of_tests(rule.tests))
+            for rule in rules
+            if rule.area == area
+        ]
+        lines += ["", f"## {area}", "", *table(("Rule", "What must hold", "Tests"), rows)]
     open_rules = [rule for rule in rules if rule.untested]
     if open_rules:
         lines += ["", "## Not held by a test yet", ""]
@@ -134,48 +122,10 @@ def render_page(requirements: Requirements) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _test_functions(tests: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for path in sorted(tests.rglob("test_*.py")):
-        module = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        for node in module.body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
-                "test_"
-            ):
-                yield f"{path.relative_to(tests).as_posix()}::{node.name}", node
-
-
-def _ids(decorator: ast.expr, test: str) -> list[str]:
-    if not (
-        isinstance(decorator, ast.Call)
-        and isinstance(decorator.func, ast.Attribute)
-        and decorator.func.attr == MARKER
-    ):
-        return []
-    ids: list[str] = []
-    for argument in decorator.args:
-        if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-            raise ValueError(f"{test} names a rule by something else than plain text")
-        ids.append(argument.value)
-    return ids
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Check the rules, and write the page when asked to."""
-    parser = argparse.ArgumentParser(description="The rules of the core and their tests.")
-    parser.add_argument("--write", action="store_true", help="write the page")
-    options = parser.parse_args(arguments)
     requirements = load_requirements()
-    for problem in requirements.problems:
-        print(problem, file=sys.stderr)
-    if requirements.problems:
-        return 1
-    page = render_page(requirements)
-    if options.write:
-        PAGE.write_text(page, encoding="utf-8")
-    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page:
-        print(f"{PAGE.name} is not up to date; run this with --write", file=sys.stderr)
-        return 1
-    return 0
+    return keep_page(PAGE, render_page(requirements), requirements.problems, arguments)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from core_requirements import DATA, PAGE, load_requirements, marked_tests, render_page
+from core_requirements import DATA, MARKER, PAGE, load_requirements, render_page
+
+from tools.marked_tests import marked_tests
 
 
 def test_every_rule_has_a_test_or_a_reason_and_every_named_rule_exists() -> None:
@@ -14,7 +16,7 @@ def test_every_rule_has_a_test_or_a_reason_and_every_named_rule_exists() -> None
 
 def test_the_page_about_the_rules_is_up_to_date() -> None:
     page = render_page(load_requirements())
-    assert PAGE.read_text(encoding="utf-8") == page, "run core_requirements.py --write"
+    assert PAGE.read_text(encoding="utf-8") == page, "run core_requirements --write"
 
 
 def test_rules_are_sentences_of_their_own() -> None:
@@ -61,4 +63,4 @@ def test_whatever_does_not_fit_is_told(
 def test_an_id_that_cannot_be_read_from_the_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text("@mark.requirement(name)\ndef test_x(): ...\n")
     with pytest.raises(ValueError, match="test_x"):
-        marked_tests(tmp_path)
+        marked_tests(tmp_path, MARKER)
