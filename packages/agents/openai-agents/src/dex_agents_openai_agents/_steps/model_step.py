@@ -252,7 +252,7 @@ class ModelStep:
         self._call.note_refused_response(error)
 
     def _stop_after_this_call(self) -> None:
-        # Set any earlier, it would end the run before the call, in a state that cannot go on.
+        # Set any earlier, it would end the run before the call, in a state that looks finished.
         if self._result is not None:
             self._result.cancel(mode="after_turn")
 
