@@ -11,6 +11,13 @@ from dex_agents.testing import StartProcess
 from dex_agents_testkit.faults import forked_start
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker by which a test names the facts about the SDK that it holds."""
+    config.addinivalue_line(
+        "markers", "sdk_fact(id, ...): ids of the facts in sdk_facts.toml that a test holds"
+    )
+
+
 @pytest.fixture(autouse=True)
 def no_tracing_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test runs without an API key and without trace export."""

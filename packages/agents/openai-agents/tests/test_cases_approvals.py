@@ -42,6 +42,7 @@ async def test_case_10_eighty_parallel_calls_end_and_keep_the_models_order() -> 
     assert outputs(model.calls[1].input) == [f"pong {i}" for i in range(80)]
 
 
+@pytest.mark.sdk_fact("gate.agent-start-ends-the-resolving")
 async def test_case_14_a_tool_disabled_after_its_call_still_gives_its_result() -> None:
     enabled = [True]
 
@@ -161,6 +162,7 @@ async def test_case_15_old_arguments_are_checked_against_a_changed_schema() -> N
     assert ran == []
 
 
+@pytest.mark.sdk_fact("state.items-replay-as-a-fresh-run")
 async def test_case_15_a_state_the_framework_refuses_goes_on_from_the_items() -> None:
     @function_tool
     def ping(x: str) -> str:

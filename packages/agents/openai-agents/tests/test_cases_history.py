@@ -48,6 +48,7 @@ def keep_last_user_message(data: HandoffInputData) -> HandoffInputData:
     )
 
 
+@pytest.mark.sdk_fact("handoff.new-items-hold-the-turn")
 @pytest.mark.parametrize("variant", ["nested history", "input filter", "remove_all_tools"])
 async def test_case_1_a_rewritten_history_loses_no_item_of_the_turn(variant: str) -> None:
     model = script(
@@ -118,6 +119,7 @@ async def test_case_5_a_call_id_used_again_in_a_later_turn_keeps_both_calls_in_p
     assert later == ids, "renamed ids stay the same, so that the provider's cache hits"
 
 
+@pytest.mark.sdk_fact("ids.one-id-one-call")
 @pytest.mark.parametrize("same_response", [True, False])
 async def test_case_6_one_id_for_two_calls_fails_the_turn_once_and_names_the_id(
     same_response: bool,
@@ -188,6 +190,7 @@ def reasoning(item_id: str, encrypted: str) -> ResponseReasoningItem:
     )
 
 
+@pytest.mark.sdk_fact("item.reasoning-keeps-id-and-secret")
 @pytest.mark.parametrize("policy", [None, "omit"])
 async def test_case_24_reasoning_stays_before_its_call_with_its_encrypted_content(
     policy: Any,

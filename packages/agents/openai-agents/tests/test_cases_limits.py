@@ -70,6 +70,7 @@ async def test_case_12_a_tripped_input_guardrail_ends_the_turn(kind: str, calls:
     assert len(model.calls) <= calls
 
 
+@pytest.mark.sdk_fact("callback.input-guardrails-run-once")
 async def test_input_guardrails_run_once_in_a_turn_of_many_steps() -> None:
     log: list[str] = []
     model = script(
@@ -123,6 +124,7 @@ async def test_a_slow_model_may_be_tried_again() -> None:
     assert isinstance(turn.outcome, ModelError)
 
 
+@pytest.mark.sdk_fact("call.empty-text-is-an-answer")
 async def test_an_empty_answer_completes_the_turn() -> None:
     model = script(response(says("")), response(says("more")))
     session = session_of(Agent(name="A", model=model))
@@ -133,6 +135,7 @@ async def test_an_empty_answer_completes_the_turn() -> None:
 # --- Case 36: the limit over all Steps ----------------------------------------------------------
 
 
+@pytest.mark.sdk_fact("resume.limit-comes-from-the-state")
 async def test_case_36_the_limit_counts_over_the_steps_of_a_turn_and_starts_again() -> None:
     model = script(*(response(call("ping", f"c{i}", x="1")) for i in range(6)))
     session = session_of(Agent(name="A", model=model, tools=[ping]), max_turns=3)
@@ -143,6 +146,7 @@ async def test_case_36_the_limit_counts_over_the_steps_of_a_turn_and_starts_agai
     assert len(model.calls) == 6
 
 
+@pytest.mark.sdk_fact("resume.limit-has-a-handler")
 async def test_case_36_the_text_of_a_handler_is_the_stored_answer() -> None:
     async def give_up(_input: RunErrorHandlerInput[Any]) -> RunErrorHandlerResult:
         return RunErrorHandlerResult(final_output="gave up")
@@ -165,6 +169,7 @@ async def test_case_36_the_text_of_a_handler_is_the_stored_answer() -> None:
 # --- Case 23: usage -----------------------------------------------------------------------------
 
 
+@pytest.mark.sdk_fact("call.usage-is-cumulative")
 async def test_case_23_usage_is_the_sum_of_the_calls_over_tools_and_a_handoff() -> None:
     steps = [
         response(call("ping", "c1", x="1"), tokens=15),
@@ -205,6 +210,7 @@ async def test_case_11_a_large_output_is_not_stored_in_the_state_as_well() -> No
 # --- streaming ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sdk_fact("call.one-completed-event-is-a-stream")
 async def test_a_model_that_cannot_stream_is_asked_for_a_whole_response() -> None:
     class Mute(ScriptedModel):
         """A model without streaming."""
@@ -260,6 +266,7 @@ async def test_a_rejected_call_reads_the_frameworks_own_words_without_a_message(
     assert outputs(model.calls[1].input) == ["Tool execution was not approved."]
 
 
+@pytest.mark.sdk_fact("call.handoff-beside-a-call-waits")
 async def test_a_tool_and_a_handoff_in_one_response_both_happen() -> None:
     model = script(
         response(call("ping", "c1", x="1"), call("transfer_to_b", "h1")), response(says("from b"))
@@ -272,6 +279,7 @@ async def test_a_tool_and_a_handoff_in_one_response_both_happen() -> None:
     assert turn.model_steps == 2
 
 
+@pytest.mark.sdk_fact("handoff.first-one-wins")
 async def test_a_second_handoff_in_one_response_gets_an_error_as_in_a_plain_run() -> None:
     steps = [
         response(call("transfer_to_b", "h1"), call("transfer_to_c", "h2")),

@@ -147,6 +147,7 @@ async def test_case_21_a_nested_agent_that_could_wait_for_a_person_is_refused() 
         assert "tool 'pay' needs approval" in str(refusal.value)
 
 
+@pytest.mark.sdk_fact("tool.nested-approval-stops-the-run")
 async def test_case_21_a_nested_approval_that_appears_later_fails_the_call_once() -> None:
     @function_tool(needs_approval=True)
     def pay() -> str:
@@ -166,6 +167,7 @@ async def test_case_21_a_nested_approval_that_appears_later_fails_the_call_once(
     assert len(inner_model.calls) == 1
 
 
+@pytest.mark.sdk_fact("tool.nested-usage-counts")
 async def test_case_22_the_model_calls_of_a_nested_agent_are_counted() -> None:
     keys: list[Any] = []
 
@@ -190,6 +192,7 @@ async def test_case_22_the_model_calls_of_a_nested_agent_are_counted() -> None:
     assert keys == [None], "the tools of a nested agent do not reuse the outer call's key"
 
 
+@pytest.mark.sdk_fact("tool.nested-run-takes-the-config-of-the-tool-context")
 async def test_a_nested_agent_uses_the_applications_run_configuration() -> None:
     inner = Agent(name="Inner", instructions="inner")
     model = script(
@@ -264,6 +267,7 @@ class LoggingRunHooks(RunHooks[Any]):
         self.log.append(f"handoff {from_agent.name} {to_agent.name}")
 
 
+@pytest.mark.sdk_fact("callback.agent-start-repeats", "callback.llm-hooks-per-call")
 async def test_case_37_hooks_equal_a_plain_run_but_for_agent_start_after_a_resume() -> None:
     @function_tool
     def add(a: int, b: int) -> int:
@@ -359,6 +363,7 @@ async def test_a_cancelled_tool_step_cancels_the_tool() -> None:
     await asyncio.wait_for(cancelled.wait(), 10)
 
 
+@pytest.mark.sdk_fact("gate.shared-copy-serves-many-runs")
 async def test_many_sessions_share_one_runner() -> None:
     @function_tool
     async def echo(x: str) -> str:

@@ -249,6 +249,7 @@ def test_the_applications_agents_and_tools_are_left_as_they_were() -> None:
     ) == before
 
 
+@pytest.mark.sdk_fact("gate.copied-agent-takes-a-subclass")
 async def test_an_agent_class_of_the_applications_own_works() -> None:
     @dataclass
     class Special(Agent[Any]):

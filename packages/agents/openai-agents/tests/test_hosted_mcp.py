@@ -41,6 +41,7 @@ def agent(model: Any, *tools: Any) -> Agent[Any]:
     return Agent(name="A", model=model, tools=list(tools) or [crm()])
 
 
+@pytest.mark.sdk_fact("kind.hosted-approvals-are-pending-calls")
 @pytest.mark.parametrize("answer", [True, False, "Keep it."])
 async def test_the_answer_goes_back_as_in_a_plain_run(answer: bool | str) -> None:
     steps = [whole(approval_request("mcpr_1", "drop", '{"id":7}')), whole(says("done"))]

@@ -74,6 +74,7 @@ def as_list(items: Any) -> list[Any]:
     return items if isinstance(items, list) else [{"role": "user", "content": items}]
 
 
+@pytest.mark.sdk_fact("call.handoff-stops-before-the-target")
 async def test_a_handoff_takes_one_model_step_per_call() -> None:
     model = script(
         response(call("transfer_to_b", "h1")),

@@ -38,6 +38,9 @@ from dex_agents_openai_agents import OpenAIAgentsRunner, get_current_deferred_to
 from dex_agents_openai_agents._stored.run_state import decode_run, encode_run
 
 
+@pytest.mark.sdk_fact(
+    "kind.custom-tools-can-be-gated", "kind.shells-can-be-gated", "kind.patches-can-be-gated"
+)
 async def test_calls_of_all_kinds_give_the_model_what_a_plain_run_gives() -> None:
     @function_tool
     def ping() -> str:

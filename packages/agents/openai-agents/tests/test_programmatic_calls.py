@@ -82,6 +82,7 @@ def agent(model: Any, ran: list[str]) -> Agent[Any]:
     return Agent(name="A", model=model, tools=tools(ran))
 
 
+@pytest.mark.sdk_fact("kind.program-calls-wait-and-keep-their-caller")
 async def test_the_program_gets_what_it_gets_in_a_plain_run() -> None:
     calls = [
         call("look", "c1", x=1),
@@ -105,6 +106,7 @@ async def test_the_program_gets_what_it_gets_in_a_plain_run() -> None:
     assert sorted(ran) == ["look 1", "look 2", "weather"]
 
 
+@pytest.mark.sdk_fact("kind.program-calls-wait-and-keep-their-caller")
 async def test_some_calls_of_a_program_may_be_approved_and_others_not() -> None:
     calls = [call("pay", "c1", amount=1), call("pay", "c2", amount=2), call("look", "c3", x=3)]
     responses = [whole(PROGRAM, *map(programmed, calls)), whole(ENDED, says("done"))]

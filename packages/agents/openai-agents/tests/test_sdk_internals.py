@@ -17,6 +17,7 @@ from agents import (
     handoff,
     set_trace_processors,
 )
+from agents.testing import ScriptedModel
 from agents.tool import default_tool_error_function
 from agents.tool_context import ToolContext
 from agents.tracing.processors import (
@@ -43,11 +44,13 @@ def ping() -> str:
     return "pong"
 
 
+@pytest.mark.sdk_fact("internal.release-line")
 def test_the_installed_framework_is_the_line_this_package_was_written_for() -> None:
     version = importlib.metadata.version("openai-agents")
     assert version.startswith(f"{sdk.SDK_LINE}.")
 
 
+@pytest.mark.sdk_fact("internal.handoff-reference")
 def test_a_handoff_knows_its_target_and_can_be_pointed_elsewhere() -> None:
     first, second = Agent(name="1"), Agent(name="2")
     made = handoff(first)
@@ -56,12 +59,14 @@ def test_a_handoff_knows_its_target_and_can_be_pointed_elsewhere() -> None:
     assert sdk.handoff_target(made) is second
 
 
+@pytest.mark.sdk_fact("internal.agent-of-an-agent-tool")
 def test_an_agent_tool_knows_its_agent() -> None:
     agent = Agent(name="1")
     assert sdk.nested_agent(agent.as_tool("x", "y")) is agent
     assert sdk.nested_agent(ping) is None
 
 
+@pytest.mark.sdk_fact("internal.output-adapter")
 def test_a_typed_tool_has_an_adapter() -> None:
     def make() -> Value:
         """Make."""
@@ -73,6 +78,7 @@ def test_a_typed_tool_has_an_adapter() -> None:
     assert sdk.output_adapter(ping) is None
 
 
+@pytest.mark.sdk_fact("internal.failure-formatter")
 def test_only_the_applications_own_failure_text_counts_as_such() -> None:
     def text(_context: Any, _error: Exception) -> str:
         return "x"
@@ -88,6 +94,7 @@ def test_only_the_applications_own_failure_text_counts_as_such() -> None:
     assert sdk.custom_failure_formatter(nested) is default_tool_error_function
 
 
+@pytest.mark.sdk_fact("internal.failure-text")
 async def test_the_text_of_a_plain_run_for_a_failure_can_be_asked() -> None:
     def body() -> str:
         """Fail."""
@@ -101,6 +108,7 @@ async def test_the_text_of_a_plain_run_for_a_failure_can_be_asked() -> None:
     assert "secret" not in sentence
 
 
+@pytest.mark.sdk_fact("internal.formatter-can-be-taken-away")
 async def test_without_a_formatter_a_tool_raises() -> None:
     @function_tool
     def fail() -> str:
@@ -113,6 +121,7 @@ async def test_without_a_formatter_a_tool_raises() -> None:
         await Runner.run(Agent(name="A", model=model, tools=[fail]), "go")
 
 
+@pytest.mark.sdk_fact("internal.approval-function")
 async def test_the_approval_rule_of_a_tool_can_be_asked() -> None:
     async def rule(_context: Any, arguments: dict[str, Any], _call_id: str) -> bool:
         return arguments["x"] > 1
@@ -128,6 +137,7 @@ async def test_the_approval_rule_of_a_tool_can_be_asked() -> None:
     assert await sdk.needs_approval(tool, context, "{", "c")
 
 
+@pytest.mark.sdk_fact("internal.state-keys")
 async def test_the_parts_of_a_run_state_that_are_cut_out_and_read() -> None:
     model = script(response(call("ping", "c1")), response(says("done")))
     agent = Agent[Any](name="A", model=model, tools=[ping])
@@ -150,6 +160,7 @@ async def test_the_parts_of_a_run_state_that_are_cut_out_and_read() -> None:
     assert resumed.context_wrapper is context
 
 
+@pytest.mark.sdk_fact("internal.run-again-step")
 async def test_a_run_stopped_after_a_handoff_tells_that_it_goes_on() -> None:
     model = script(response(call("transfer_to_b", "h1")), response(says("done")))
     agent = Agent(name="a", model=model, handoffs=[Agent(name="b", model=model)])
@@ -161,6 +172,7 @@ async def test_a_run_stopped_after_a_handoff_tells_that_it_goes_on() -> None:
     assert len(model.calls) == 1
 
 
+@pytest.mark.sdk_fact("nested.state-stands-in-the-outer-state")
 async def test_the_state_of_a_nested_run_stands_within_the_outer_one() -> None:
     inner = Agent[Any](name="b", model=script(response(call("ping", "n1"))), tools=[ping])
     model = script(response(call("inner", "c1", input="x")))
@@ -173,6 +185,7 @@ async def test_the_state_of_a_nested_run_stands_within_the_outer_one() -> None:
     assert list(sdk.nested_states({})) == []
 
 
+@pytest.mark.sdk_fact("internal.cut-off-answer")
 async def test_a_streamed_chat_answer_with_nothing_in_it_says_that_it_was_cut_off() -> None:
     way = Way("chat", streams=True)
     reply = {"reasoning": ["Hm."], "incomplete": "max_output_tokens"}
@@ -184,6 +197,7 @@ async def test_a_streamed_chat_answer_with_nothing_in_it_says_that_it_was_cut_of
     assert not sdk.says_cut_off(ModelBehaviorError("the stream ended"))
 
 
+@pytest.mark.sdk_fact("internal.trace-readers")
 def test_a_trace_has_a_reader_where_a_key_or_a_processor_of_the_application_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -200,3 +214,19 @@ def test_a_trace_has_a_reader_where_a_key_or_a_processor_of_the_application_is(
         assert sdk.has_trace_reader(None)
     finally:
         set_trace_processors([])
+
+
+@pytest.mark.sdk_fact("internal.model-cleanup")
+async def test_a_model_is_told_that_a_run_has_ended_and_so_is_one_that_is_wrapped() -> None:
+    class Closing(ScriptedModel):
+        """A model that remembers the runs that ended."""
+
+        async def _cleanup_on_run_end(self, owner: object) -> None:
+            ended.append(owner)
+
+    ended: list[object] = []
+    model = Closing([response(says("done"))])
+    await Runner.run(Agent(name="A", model=model), "go")
+    [owner] = ended
+    await sdk.clean_up_model(model, owner)
+    assert ended == [owner, owner]

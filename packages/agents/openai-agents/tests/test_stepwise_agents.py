@@ -26,6 +26,7 @@ from dex_agents import AgentToolCall, ToolEffect, ToolPolicy
 from dex_agents_openai_agents._stored.run_state import decode_run, encode_run
 
 
+@pytest.mark.sdk_fact("nested.one-model-call-per-step")
 async def test_every_model_call_and_every_tool_call_of_a_nested_run_is_a_step() -> None:
     two, turn = await both_ways(usual)
     assert turn.kinds == [
