@@ -8,11 +8,11 @@ import os
 import signal
 import socket
 import sqlite3
-import sys
 from pathlib import Path
 
 import pytest
 from dex import AsyncContext, DexServiceError, StepDecision, graceful_complete
+from engine_testing.forking import start_command
 from engine_testing.probe import PROBE, Script
 from engine_testing.process import engine_process
 from engine_testing.world import open_world
@@ -20,21 +20,17 @@ from engine_testing.world import open_world
 
 async def run_cli(*args: str) -> tuple[int, str, str]:
     """Runs the command to its end; returns exit code, stdout and stderr."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "dex_embedded",
-        *args,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    process = await start_command(args)
+    assert process.stdout is not None
+    assert process.stderr is not None
     try:
-        out, err = await asyncio.wait_for(process.communicate(), 60)
+        async with asyncio.timeout(60):
+            out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
+            code = await process.wait()
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    return code, out.decode(), err.decode()
 
 
 def dev(folder: Path, *more: str) -> tuple[str, ...]:

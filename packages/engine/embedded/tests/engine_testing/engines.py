@@ -24,10 +24,18 @@ class Engines:
         self._data_dir = data_dir
         self._started: list[EngineProcess] = []
 
-    async def start(self, *, fault: str = "") -> EngineProcess:
-        """Starts an engine, after the first one always on the same port."""
+    async def start(self, *, fault: str = "", fault_log: Path | None = None) -> EngineProcess:
+        """Starts an engine, after the first one always on the same port.
+
+        Args:
+            fault: Where it is to die.
+            fault_log: A file that names every fault place it comes to.
+        """
         port = self._started[0].port if self._started else 0
-        engine = await start_engine(self._data_dir, port=port, env={"DEX_EMBEDDED_FAULT": fault})
+        env = {"DEX_EMBEDDED_FAULT": fault}
+        if fault_log is not None:
+            env["DEX_EMBEDDED_FAULT_LOG"] = str(fault_log)
+        engine = await start_engine(self._data_dir, port=port, env=env)
         self._started.append(engine)
         return engine
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import resource
 import signal
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
+
+from engine_testing.forking import CommandProcess, start_command
 
 READY_WITHIN = 60.0
 
@@ -25,7 +24,7 @@ class EngineProcess:
         pid: Its process id.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, ready: dict[str, object]) -> None:
+    def __init__(self, process: CommandProcess, ready: dict[str, object]) -> None:
         self._process = process
         self.address = str(ready["address"])
         self.pid = int(str(ready["pid"]))
@@ -73,22 +72,8 @@ async def start_engine(
     Raises:
         RuntimeError: It ended instead; the text is what it said.
     """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "dex_embedded",
-        "dev",
-        "--data-dir",
-        str(data_dir),
-        "--port",
-        str(port),
-        "--json",
-        *args,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **(env or {})},
-        preexec_fn=None if file_limit is None else partial(_limit_files, file_limit),
-    )
+    command = ["dev", "--data-dir", str(data_dir), "--port", str(port), "--json", *args]
+    process = await start_command(command, env=env, file_limit=file_limit)
     assert process.stdout is not None
     assert process.stderr is not None
     line = await asyncio.wait_for(process.stdout.readline(), READY_WITHIN)
@@ -103,10 +88,6 @@ async def start_engine(
     _DRAINS.add(drain)
     drain.add_done_callback(_DRAINS.discard)
     return engine
-
-
-def _limit_files(size: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 _DRAINS: set[asyncio.Task[None]] = set()

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from engine_testing.engines import Engines, engines_on
 from engine_testing.kill_report import KillReport
-from engine_testing.nursery import Nursery, engine_nursery
 from engine_testing.orders import Order
 from engine_testing.world import World, open_world
 
@@ -63,35 +64,35 @@ class Lane:
     async def run(self, faults: Iterator[Fault]) -> None:
         """Takes faults from what all lanes share until there are no more."""
         self.folder.mkdir()
-        async with engine_nursery() as nursery:
-            address = await nursery.start(self.folder, port=0, env={})
+        async with engines_on(self.folder) as engines:
+            first = await engines.start()
             async with (
-                open_world(address, self.folder) as world,
+                open_world(first.address, self.folder) as world,
                 world.worker(max_tasks=32),
                 asyncio.TaskGroup() as group,
             ):
                 stopping = asyncio.Event()
                 for _ in range(ORDERS_AT_ONCE):
                     group.create_task(self._keep_ordering(world, stopping))
-                await nursery.kill()
-                port = int(address.rpartition(":")[2])
+                await first.kill()
                 for fault in faults:
-                    await self._one_life(nursery, port, fault)
-                await nursery.start(self.folder, port=port, env={"DEX_EMBEDDED_FAULT": ""})
+                    await self._one_life(engines, fault)
+                await engines.start()
                 stopping.set()
 
-    async def _one_life(self, nursery: Nursery, port: int, fault: Fault) -> None:
+    async def _one_life(self, engines: Engines, fault: Fault) -> None:
         place, count = fault
         log = self.folder / "faults"
         log.unlink(missing_ok=True)
         wanted = f"{place}:{count}"
-        env = {"DEX_EMBEDDED_FAULT": wanted, "DEX_EMBEDDED_FAULT_LOG": str(log)}
-        await nursery.start(self.folder, port=port, env=env)
+        engine = await engines.start(fault=wanted, fault_log=log)
         try:
-            await nursery.wait_gone(REACHED_WITHIN)
+            code = await engine.wait_gone(REACHED_WITHIN)
         except TimeoutError:
             self.report.not_reached[wanted] += 1
-            await nursery.kill()
+            await engine.kill()
+        else:
+            assert code == -signal.SIGKILL
         self.report.read(log)
 
     async def _keep_ordering(self, world: World, stopping: asyncio.Event) -> None:
