@@ -6,6 +6,7 @@ those without an engine are enough where there are any.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from core_requirements import TESTS, Rule, load_requirements
+from core_requirements import TESTS, Requirements, Rule, load_requirements
 
 DATA = TESTS / "mutations.toml"
 SOURCE = TESTS.parent / "src" / "dex_agents"
@@ -131,5 +132,11 @@ def rules_of(mutations: Sequence[Mutation]) -> list[Rule]:
     Raises:
         KeyError: There is no such rule.
     """
-    rules = load_requirements().rules
+    rules = _requirements().rules
     return [rules[rule_id] for rule_id in dict.fromkeys(m.rule_id for m in mutations)]
+
+
+@functools.cache
+def _requirements() -> Requirements:
+    # Finding the tests of all rules reads every test module.
+    return load_requirements()
