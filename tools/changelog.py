@@ -56,7 +56,8 @@ def read_fragments(root: Path, groups: Iterable[str]) -> tuple[list[Fragment], l
     known = sorted(groups)
     found: list[Fragment] = []
     problems: list[str] = []
-    for path in sorted((root / FRAGMENTS).glob("*")):
+    # Without the ending, so that a longer name comes after the one that it begins with.
+    for path in sorted((root / FRAGMENTS).glob("*"), key=lambda found: found.stem):
         shown = path.relative_to(root)
         if path.name == _NOT_A_FRAGMENT:
             continue
