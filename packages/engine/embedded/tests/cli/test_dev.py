@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -16,6 +17,8 @@ from engine_testing.forking import start_command
 from engine_testing.probe import PROBE, Script
 from engine_testing.process import engine_process
 from engine_testing.world import open_world
+
+from dex_embedded.cli.bounds import bounds_of
 
 
 async def run_cli(*args: str) -> tuple[int, str, str]:
@@ -128,6 +131,41 @@ async def test_a_token_file_that_everybody_can_read_is_a_clear_error(tmp_path: P
 async def test_wrong_usage_has_its_own_exit_code(tmp_path: Path) -> None:
     code, _, _ = await run_cli("dev", "--port", "many")
     assert code == 2
+
+
+async def test_a_bound_of_the_command_is_one_of_the_engine(tmp_path: Path) -> None:
+    args = ("--bound", "queued_tasks=2", "--bound", "long_polls=1_000")
+    async with (
+        engine_process(tmp_path / "data", args=args) as engine,
+        open_world(engine.address, tmp_path) as world,
+    ):
+        for _ in range(2):
+            await world.start(Script())
+        with pytest.raises(DexServiceError, match="overloaded: 2 tasks"):
+            await world.start(Script())
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["queue=2"], "'queue=2' names no bound; the bounds and their defaults: pending_calls="),
+        (["queued_tasks"], "'queued_tasks' needs a whole number, as queued_tasks=1000"),
+        (["queued_tasks=many"], "'queued_tasks=many' needs a whole number"),
+        (["queued_tasks=0"], "bound queued_tasks must be at least 1"),
+        (["long_polls=1", "long_polls=2"], "long_polls is given twice"),
+    ],
+)
+def test_a_bound_that_cannot_be_meant_is_named(given: list[str], problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        bounds_of(given)
+
+
+async def test_a_wrong_bound_is_wrong_usage_and_makes_no_data_file(tmp_path: Path) -> None:
+    code, _, err = await run_cli(*dev(tmp_path / "data"), "--bound", "queue=2")
+    assert code == 2
+    assert "--bound" in err
+    assert "names no bound" in err
+    assert not (tmp_path / "data").exists()
 
 
 async def test_sigterm_lets_a_running_step_finish(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from dex_embedded._runtime.engine import DRAIN_SECONDS
 from dex_embedded._store.errors import StoreError, StoreInUseError
 from dex_embedded._wire.client import CallFailedError, EngineTarget
 from dex_embedded.cli import database, flows
+from dex_embedded.cli.bounds import bounds_of
 from dex_embedded.cli.dev import serve_until_stopped
 from dex_embedded.cli.logs import LogFormat, LogLevel, set_up_logging
 
@@ -93,6 +94,15 @@ def dev(
             "--drain-seconds", min=0, max=3600, help="How long running tasks may take at the end."
         ),
     ] = DRAIN_SECONDS,
+    bound: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bound",
+            metavar="NAME=NUMBER",
+            help="What it holds in memory at most, such as queued_tasks=1000; repeatable. "
+            "An unknown name shows all of them.",
+        ),
+    ] = None,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="Form of the log on stderr.")
     ] = LogFormat.TEXT,
@@ -110,6 +120,10 @@ def dev(
         else:
             print(f"Dex engine ready at {address}\nData file: {data_file}", flush=True)
 
+    try:
+        bounds = bounds_of(bound or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--bound") from None
     set_up_logging(log_format, log_level)
     _run(
         serve_until_stopped(
@@ -119,6 +133,7 @@ def dev(
             token_file=token_file,
             synchronous="NORMAL" if relaxed else "FULL",
             drain_seconds=drain_seconds,
+            bounds=bounds,
             announce=announce,
         )
     )

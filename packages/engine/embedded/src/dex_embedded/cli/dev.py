@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dex_embedded._open import open_engine
+from dex_embedded._runtime.bounds import Bounds
 from dex_embedded._runtime.failure_text import describe_failure
 from dex_embedded._store.sqlite import Synchronous
 
@@ -24,6 +25,7 @@ async def serve_until_stopped(
     token_file: Path | None,
     synchronous: Synchronous,
     drain_seconds: float,
+    bounds: Bounds,
     announce: Callable[[str, Path, int], None],
 ) -> None:
     """Serves until SIGINT or SIGTERM, then drains; a second signal ends the process at once.
@@ -35,6 +37,7 @@ async def serve_until_stopped(
         token_file: The access tokens; everybody is let in without one.
         synchronous: How commits reach the disk.
         drain_seconds: How long the first signal lets running tasks finish.
+        bounds: How much it holds in memory at most.
         announce: Called with address, data file and process id when the engine is ready.
 
     Raises:
@@ -65,6 +68,7 @@ async def serve_until_stopped(
         token_file=token_file,
         synchronous=synchronous,
         drain_seconds=drain_seconds,
+        bounds=bounds,
     ) as engine:
         engine.on_failure(fail)
         announce(engine.address, engine.data_file, os.getpid())
