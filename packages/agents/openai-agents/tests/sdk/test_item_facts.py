@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from agents import Agent, Runner, UserError, function_tool
+from agents import Agent, AgentsException, Runner, UserError, function_tool
 from sdk_runs import USER, restored, soft_stopped, stored
 from stepped_session import as_text, call, response, says, script
 from wire_conditions import Api, Way
@@ -67,7 +67,7 @@ async def test_the_item_of_a_pending_call_cannot_become_input() -> None:
     model = script(response(call("pay", "c1", x=1)))
     result = await Runner.run(Agent(name="A", model=model, tools=[pay]), USER)
     [item] = [item for item in result.new_items if item.type == "tool_approval_item"]
-    with pytest.raises(Exception):  # noqa: B017, PT011 - whichever; there is nothing to convert
+    with pytest.raises(AgentsException):
         item.to_input_item()
     assert "tool_approval_item" not in json.dumps(result.to_input_list())
 

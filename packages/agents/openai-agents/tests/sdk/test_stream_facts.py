@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from agents import Agent, AgentsException, Runner, RunResultStreaming, StreamEvent, function_tool
 from agents.testing import ModelStep
-from openai.types.responses import ResponseOutputItemAddedEvent
+from openai.types.responses import ResponseOutputItemAddedEvent, ResponseReasoningItem
 from sdk_runs import USER, approved
 from stepped_session import call, response, says, script
 from wire_conditions import Api, Way
@@ -68,6 +68,22 @@ async def test_reasoning_comes_as_summary_deltas(api: Api) -> None:
     events = await streamed(api, {"reasoning": ["I should look."], "text": "a"})
     deltas = raw(events, "response.reasoning_summary_text.delta")
     assert "".join(delta.delta for delta in deltas) == "I should look."
+
+
+@pytest.mark.sdk_fact("stream.raw-reasoning-comes-as-text-deltas")
+async def test_the_reasoning_itself_comes_as_reasoning_text_deltas() -> None:
+    thought = ResponseReasoningItem.model_validate(
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "Hm."}],
+        }
+    )
+    agent = Agent(name="A", model=script(response(thought, says("done"))))
+    events = await events_of(Runner.run_streamed(agent, USER))
+    deltas = raw(events, "response.reasoning_text.delta")
+    assert "".join(delta.delta for delta in deltas) == "Hm."
 
 
 @pytest.mark.sdk_fact("stream.calls-are-named-before-their-arguments")
@@ -156,9 +172,10 @@ async def test_leaving_the_loop_lets_the_run_go_on_until_it_is_cancelled() -> No
 @pytest.mark.sdk_fact("stream.immediate-cancel-leaves-nothing")
 async def test_an_immediate_cancel_leaves_no_items_and_no_usage() -> None:
     result = Runner.run_streamed(Agent(name="A", model=Endless().model, tools=[look]), USER)
-    async for event in result.stream_events():
-        if event.type == "raw_response_event":
-            result.cancel()
+    async with asyncio.timeout(10):
+        async for event in result.stream_events():
+            if event.type == "raw_response_event":
+                result.cancel()
     assert result.new_items == []
     assert result.raw_responses == []
     assert result.context_wrapper.usage.total_tokens == 0

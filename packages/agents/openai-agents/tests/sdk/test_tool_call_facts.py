@@ -271,6 +271,15 @@ async def test_an_input_guardrail_that_rejects_puts_its_message_in_place_of_the_
     assert judged.output.behavior["type"] == "reject_content"
 
 
+@pytest.mark.sdk_fact("tool.output-guardrail-replaces-the-output")
+async def test_an_output_guardrail_that_rejects_puts_its_message_in_place_of_the_output() -> None:
+    ran: list[str] = []
+    result = await carried_out(guarded(ran, "output", "reject"))
+    assert (output_of(result), ran) == ("not that", ["ran"])
+    [judged] = result.tool_output_guardrail_results
+    assert judged.output.behavior["type"] == "reject_content"
+
+
 @pytest.mark.sdk_fact("tool.guardrails-trip-before-and-after-the-body")
 async def test_guardrails_that_raise_do_so_before_the_body_or_after_it() -> None:
     ran: list[str] = []

@@ -167,7 +167,7 @@ async def test_a_resumed_run_is_part_of_the_trace_it_began_in(
     if not is_same_process:
         # All that a process remembers of the traces it has begun.
         traces._started_trace_ids.clear()
-    await Runner.run(agent, await approved(agent, stopped), run_config=CONFIG)
+    await Runner.run(agent, await approved(agent, stopped))
     assert log.traces == (once if is_same_process else [*once, *once])
     assert {span.trace_id for span in log.spans} == {CONFIG.trace_id}
     functions = [span for span in log.spans if span.span_data.type == "function"]
