@@ -5,22 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from core_requirements import DATA, MARKER, PAGE, load_requirements, render_page
+from core_requirements import (
+    DATA,
+    MARKER,
+    PAGE,
+    Requirements,
+    load_requirements,
+    render_page,
+)
 
 from tools.marked_tests import marked_tests
 
 
-def test_every_rule_has_a_test_or_a_reason_and_every_named_rule_exists() -> None:
-    assert load_requirements().problems == []
+@pytest.fixture(scope="module")
+def requirements() -> Requirements:
+    """The rules; all tests are parsed for them, so once."""
+    return load_requirements()
 
 
-def test_the_page_about_the_rules_is_up_to_date() -> None:
-    page = render_page(load_requirements())
+def test_every_rule_has_a_test_or_a_reason_and_every_named_rule_exists(
+    requirements: Requirements,
+) -> None:
+    assert requirements.problems == []
+
+
+def test_the_page_about_the_rules_is_up_to_date(requirements: Requirements) -> None:
+    page = render_page(requirements)
     assert PAGE.read_text(encoding="utf-8") == page, "run core_requirements --write"
 
 
-def test_rules_are_sentences_of_their_own() -> None:
-    texts = [rule.text for rule in load_requirements().rules.values()]
+def test_rules_are_sentences_of_their_own(requirements: Requirements) -> None:
+    texts = [rule.text for rule in requirements.rules.values()]
     assert len(set(texts)) == len(texts)
     assert all(text.endswith(".") and not text.startswith(" ") for text in texts)
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sdk_facts import PAGE, load_facts, render_page
+from sdk_facts import PAGE, Facts, load_facts, render_page
 
 
-def test_every_fact_has_a_test_and_a_use_and_every_marker_a_fact() -> None:
-    assert load_facts().problems == []
+@pytest.fixture(scope="module")
+def facts() -> Facts:
+    """The facts; all tests are parsed for them, so once."""
+    return load_facts()
 
 
-def test_the_page_about_the_facts_is_up_to_date() -> None:
-    page = render_page(load_facts())
-    assert PAGE.read_text(encoding="utf-8") == page, "run sdk_facts --write"
+def test_every_fact_has_a_test_and_a_use_and_every_marker_a_fact(facts: Facts) -> None:
+    assert facts.problems == []
 
 
-def test_facts_are_sentences_of_their_own() -> None:
-    sentences = [fact.says for fact in load_facts().facts]
+def test_the_page_about_the_facts_is_up_to_date(facts: Facts) -> None:
+    assert PAGE.read_text(encoding="utf-8") == render_page(facts), "run sdk_facts --write"
+
+
+def test_facts_are_sentences_of_their_own(facts: Facts) -> None:
+    sentences = [fact.says for fact in facts.facts]
     assert len(set(sentences)) == len(sentences)
     assert all(says.endswith(".") and not says.startswith(" ") for says in sentences)
 
@@ -31,7 +36,7 @@ FACT = 'says = "So."\nused_by = ["gate.py"]'
 
 
 @pytest.mark.parametrize(
-    ("facts", "marked", "problem"),
+    ("entries", "marked", "problem"),
     [
         ({"a.one": FACT}, ["a.one"], None),
         ({"a.one": FACT}, [], "a.one has no test"),
@@ -48,11 +53,11 @@ FACT = 'says = "So."\nused_by = ["gate.py"]'
     ],
 )
 def test_whatever_does_not_fit_is_told(
-    tmp_path: Path, facts: dict[str, str], marked: list[str], problem: str | None
+    tmp_path: Path, entries: dict[str, str], marked: list[str], problem: str | None
 ) -> None:
     data = tmp_path / "facts.toml"
-    entries = [f'[[fact]]\nid = "{fact_id}"\n{rest}\n' for fact_id, rest in facts.items()]
-    data.write_text('[sections]\na = "A"\n' + "".join(entries))
+    written = [f'[[fact]]\nid = "{fact_id}"\n{rest}\n' for fact_id, rest in entries.items()]
+    data.write_text('[sections]\na = "A"\n' + "".join(written))
     (tmp_path / "gate.py").touch()
     ids = ", ".join(f'"{fact_id}"' for fact_id in marked)
     (tmp_path / "test_x.py").write_text(f"@pytest.mark.sdk_fact({ids})\nasync def test_x(): ...\n")
