@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import pytest
 from agents import (
     Agent,
+    AgentHooks,
     GuardrailFunctionOutput,
     InputGuardrailTripwireTriggered,
     OutputGuardrailTripwireTriggered,
@@ -135,6 +137,36 @@ async def test_agent_start_repeats_after_a_resume_and_tool_hooks_fire_around_the
     await over_two_steps(Agent[Any](name="A", model=two_steps(), tools=[look]), hooks=log)
     once = ["agent start", "llm start", "llm end"]
     assert log.seen == [*once, "tool start look", "tool end saw 1", *once]
+
+
+@pytest.mark.sdk_fact("callback.agents-are-those-that-run")
+async def test_instructions_guardrails_and_hooks_are_given_the_copy_that_runs() -> None:
+    given: list[Any] = []
+
+    def instructions(_context: Any, agent: Any) -> str:
+        given.append(agent)
+        return ""
+
+    @input_guardrail
+    async def check(_context: Any, agent: Any, _value: Any) -> GuardrailFunctionOutput:
+        given.append(agent)
+        return GuardrailFunctionOutput(None, tripwire_triggered=False)
+
+    class Hooks(AgentHooks[Any]):
+        async def on_start(self, context: Any, agent: Any) -> None:
+            given.append(agent)
+
+    original = Agent[Any](
+        name="A",
+        model=script(response(says("done"))),
+        instructions=instructions,
+        input_guardrails=[check],
+        hooks=Hooks(),
+    )
+    copied = copy.copy(original)
+    await Runner.run(copied, USER)
+    assert len(given) == 3
+    assert all(agent is copied for agent in given)
 
 
 @pytest.mark.sdk_fact("callback.rejections-fire-no-tool-hooks")

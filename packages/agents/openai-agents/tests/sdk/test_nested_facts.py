@@ -10,6 +10,7 @@ import pytest
 from agents import (
     Agent,
     RunConfig,
+    RunContextWrapper,
     Runner,
     RunResultStreaming,
     RunState,
@@ -96,6 +97,27 @@ async def test_the_state_of_a_nested_run_that_waits_is_part_of_the_outer_state()
     assert (item.call_id, item.agent.name) == ("n1", "Inner")
     [run] = stored(result)["last_processed_response"]["functions"]
     assert run["agent_run_state"]["current_agent"]["name"] == "Inner"
+
+
+@pytest.mark.sdk_fact("nested.decisions-go-through-the-state")
+@pytest.mark.parametrize("is_by_state", [True, False])
+async def test_a_call_of_a_nested_run_is_decided_by_the_state_and_not_by_the_outer_context(
+    is_by_state: bool,
+) -> None:
+    inner_model = script(response(call("look", "n1", x=1)), response(says("inner")))
+    agent = graph(script(response(call("ask", "p1", input="x"))), inner_model)
+    result = await one_call(agent, USER)
+    result = await one_call(agent, approve(await restored(agent, result), lambda _id: True))
+    context = RunContextWrapper[Any](None)
+    state = await restored(agent, result, context)
+    [item] = state.get_interruptions()
+    if is_by_state:
+        state.approve(item)
+    else:
+        context.approve_tool(item)
+    again = await one_call(agent, state)
+    assert pending_ids(again) == ([] if is_by_state else ["n1"])
+    assert len(inner_model.calls) == (2 if is_by_state else 1)
 
 
 @pytest.mark.sdk_fact("nested.origin-tells-an-agent-tool")
