@@ -29,9 +29,15 @@ SOAK_MINUTES = 30
 
 LONG_TEST_SECONDS = 3 * 60 * 60
 
-# Most tests wait for processes more than they compute, so one process of tests per core. A worker
+# Most tests wait for processes more than they compute, so two processes of tests per core. A worker
 # that has run out of tests takes some of another's.
-IN_PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
+_MOST_PROCESSES = 8
+IN_PARALLEL = (
+    "-n",
+    str(min(2 * (os.cpu_count() or 1), _MOST_PROCESSES)),
+    "--dist",
+    "worksteal",
+)
 
 _NO_TESTS_COLLECTED = 5
 
