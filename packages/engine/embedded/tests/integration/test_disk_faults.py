@@ -18,6 +18,7 @@ from dex_embedded._store.check import check_file
 
 STEPLESS = "A type without workers"
 FILE_LIMIT = 700_000
+FULL = "full|No space|disk I/O"
 
 
 @pytest.fixture
@@ -42,6 +43,25 @@ async def publish(world: World, flow_id: str, number: int) -> None:
     await world.stub.PublishToChannel(
         pb.PublishToChannelRequest(flow_id=flow_id, messages=[message])
     )
+
+
+async def write_messages(folder: Path, tmp_path: Path, count: int) -> str:
+    """Has an engine write a flow with messages, and stop; returns the flow's id."""
+    async with (
+        open_engine(folder, drain_seconds=0) as engine,
+        open_world(engine.address, tmp_path, []) as world,
+    ):
+        flow_id = await start_flow(world)
+        for number in range(count):
+            await publish(world, flow_id, number)
+    return flow_id
+
+
+async def check_refused(folder: Path, words: str) -> None:
+    """No engine starts on the folder, and it says why."""
+    with pytest.raises(RuntimeError, match=words) as failure:
+        await start_engine(folder)
+    assert "Traceback" not in str(failure.value)
 
 
 async def publish_until_refused(world: World, flow_id: str) -> int:
@@ -114,17 +134,10 @@ async def test_an_engine_on_a_full_disk_does_not_start_and_leaves_the_data_as_it
     disk: SmallDisk, tmp_path: Path
 ) -> None:
     folder = disk.folder / "data"
-    async with (
-        open_engine(folder, drain_seconds=0) as engine,
-        open_world(engine.address, tmp_path, []) as world,
-    ):
-        flow_id = await start_flow(world)
-        await publish(world, flow_id, 0)
+    flow_id = await write_messages(folder, tmp_path, 1)
     disk.fill()
     before = (folder / "dex.sqlite3").read_bytes()
-    with pytest.raises(RuntimeError, match=r"full|No space|disk I/O") as failure:
-        await start_engine(folder)
-    assert "Traceback" not in str(failure.value)
+    await check_refused(folder, FULL)
     assert (folder / "dex.sqlite3").read_bytes() == before
     disk.grow()
     await check_all_is_there(folder, tmp_path, flow_id, 1)
@@ -132,25 +145,16 @@ async def test_an_engine_on_a_full_disk_does_not_start_and_leaves_the_data_as_it
 
 async def test_a_full_disk_on_which_nothing_was_yet_is_a_clear_error(disk: SmallDisk) -> None:
     disk.fill()
-    with pytest.raises(RuntimeError, match=r"full|No space|disk I/O") as failure:
-        await start_engine(disk.folder / "data")
-    assert "Traceback" not in str(failure.value)
+    await check_refused(disk.folder / "data", FULL)
 
 
 async def test_an_engine_on_a_read_only_disk_does_not_start_and_leaves_the_data_as_it_was(
     disk: SmallDisk, tmp_path: Path
 ) -> None:
     folder = disk.folder / "data"
-    async with (
-        open_engine(folder, drain_seconds=0) as engine,
-        open_world(engine.address, tmp_path, []) as world,
-    ):
-        flow_id = await start_flow(world)
-        await publish(world, flow_id, 0)
+    flow_id = await write_messages(folder, tmp_path, 1)
     disk.make_read_only()
-    with pytest.raises(RuntimeError, match="Read-only") as failure:
-        await start_engine(folder)
-    assert "Traceback" not in str(failure.value)
+    await check_refused(folder, "Read-only")
     disk.make_writable()
     await check_all_is_there(folder, tmp_path, flow_id, 1)
 
@@ -159,19 +163,11 @@ async def test_a_data_file_damaged_in_the_middle_is_refused_and_left_as_it_is(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "data"
-    async with (
-        open_engine(folder, drain_seconds=0) as engine,
-        open_world(engine.address, tmp_path, []) as world,
-    ):
-        flow_id = await start_flow(world)
-        for number in range(50):
-            await publish(world, flow_id, number)
+    await write_messages(folder, tmp_path, 50)
     file = folder / "dex.sqlite3"
     content = bytearray(file.read_bytes())
     middle = len(content) // 2 // 4096 * 4096
     content[middle : middle + 4096] = b"\xa5" * 4096
     file.write_bytes(content)
-    with pytest.raises(RuntimeError, match=r"dex\.sqlite3") as failure:
-        await start_engine(folder)
-    assert "Traceback" not in str(failure.value)
+    await check_refused(folder, r"dex\.sqlite3")
     assert file.read_bytes() == content
