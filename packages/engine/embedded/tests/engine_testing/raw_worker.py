@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -20,9 +21,12 @@ class RawStream:
 
     def __init__(self, call: Any) -> None:
         self._call = call
+        self._writing = asyncio.Lock()
 
     async def send(self, frame: pb.PollWorkerTaskRequest) -> None:
-        await self._call.write(frame)
+        # A pong may be due while a test sends; gRPC takes one message at a time.
+        async with self._writing:
+            await self._call.write(frame)
 
     async def read(self) -> pb.PollWorkerTaskResponse | None:
         """The next frame, pings answered; None when the engine has ended the stream."""
