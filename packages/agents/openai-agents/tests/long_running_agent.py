@@ -60,8 +60,7 @@ def _collect_for_ever() -> None:
 def build_flow() -> AgentSessionFlow:
     """Build the flow; the test and its workers build the same one."""
     seconds = float(os.environ.get(SECONDS_VARIABLE, "0"))
-    if COLLECT_VARIABLE in os.environ:
-        threading.Thread(target=_collect_for_ever, name="collector", daemon=True).start()
+    collector = threading.Thread(target=_collect_for_ever, name="collector", daemon=True)
 
     @function_tool
     async def freeze() -> str:
@@ -87,6 +86,9 @@ def build_flow() -> AgentSessionFlow:
     @function_tool
     async def look() -> str:
         """Be quick."""
+        # From the first call on, when everything has been imported that a turn needs.
+        if COLLECT_VARIABLE in os.environ and collector.ident is None:
+            collector.start()
         return "looked"
 
     url = os.environ.get(MODEL_VARIABLE, "http://127.0.0.1:9/v1")

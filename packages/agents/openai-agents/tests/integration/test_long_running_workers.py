@@ -121,7 +121,7 @@ async def test_case_33_two_hundred_turns_with_a_collection_every_ten_millisecond
 ) -> None:
     monkeypatch.setenv("DEX_EMBEDDED_MINIMUM_HEARTBEAT", "1")
     turns = 200
-    said = ["doze" if number % 50 == 0 else "look" for number in range(turns)]
+    said = ["doze" if number % 50 == 49 else "look" for number in range(turns)]
     async with serve_model_script(SCRIPT) as model:
         env = {
             MODEL_VARIABLE: model.base_url,
