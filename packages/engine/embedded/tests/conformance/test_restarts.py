@@ -46,6 +46,16 @@ async def till(engine_address: str, tmp_path: Path) -> AsyncGenerator[World]:
         yield opened
 
 
+async def kill_the_worker_in(till: World, folder: Path, step: str) -> str:
+    """Starts a flow and kills its worker in that Step; returns the flow's id."""
+    flow_id = f"till-{uuid.uuid4().hex[:12]}"
+    async with worker_process(till.address, folder) as worker:
+        await till.client.start_flow(TILL, flow_id, str(folder))
+        await until(lambda: reached(folder, step, worker.pid))
+        await worker.kill()
+    return flow_id
+
+
 @behaviour("restart.waits")
 async def test_a_waiting_flow_goes_on_where_it_was(engines: Engines, tmp_path: Path) -> None:
     async def start(context: AsyncContext, given: str) -> StepDecision:
@@ -156,12 +166,8 @@ async def test_a_stream_reader_resumes_after_a_restart(engines: Engines, tmp_pat
 async def test_a_killed_worker_costs_one_attempt_of_a_step_that_may_be_repeated(
     till: World, tmp_path: Path
 ) -> None:
-    flow_id = f"till-{uuid.uuid4().hex[:12]}"
     (tmp_path / "Charge.open").touch()
-    async with worker_process(till.address, tmp_path) as first:
-        await till.client.start_flow(TILL, flow_id, str(tmp_path))
-        await until(lambda: reached(tmp_path, "Fetch", first.pid))
-        await first.kill()
+    flow_id = await kill_the_worker_in(till, tmp_path, "Fetch")
     async with worker_process(till.address, tmp_path) as second:
         await until(lambda: reached(tmp_path, "Fetch", second.pid))
         (tmp_path / "Fetch.open").touch()
@@ -179,12 +185,8 @@ async def test_a_killed_worker_costs_one_attempt_of_a_step_that_may_be_repeated(
 async def test_a_step_that_must_not_be_repeated_takes_its_failure_route_and_ran_once(
     till: World, tmp_path: Path
 ) -> None:
-    flow_id = f"till-{uuid.uuid4().hex[:12]}"
     (tmp_path / "Fetch.open").touch()
-    async with worker_process(till.address, tmp_path) as first:
-        await till.client.start_flow(TILL, flow_id, str(tmp_path))
-        await until(lambda: reached(tmp_path, "Charge", first.pid))
-        await first.kill()
+    flow_id = await kill_the_worker_in(till, tmp_path, "Charge")
     (tmp_path / "Charge.open").touch()
     async with worker_process(till.address, tmp_path):
         result = await till.client.wait_for_flow(flow_id, timeout=timedelta(seconds=30))
