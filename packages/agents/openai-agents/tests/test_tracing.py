@@ -10,6 +10,7 @@ from typing import Any
 from span_log import SeenSpan, read_spans
 from wire_agent import FLOW, MODEL_VARIABLE, SPANS_VARIABLE
 
+from dex_agents.testing import StartProcess
 from dex_agents_testkit.faults import CrashableAgent
 from dex_agents_testkit.model_server import serve_model_script
 
@@ -31,12 +32,12 @@ def cut(spans: list[SeenSpan]) -> list[SeenSpan]:
 
 
 async def test_case_38_the_trace_of_a_turn_is_whole_over_killed_workers(
-    crashable_agent: MakeAgent, tmp_path: Path
+    crashable_agent: MakeAgent, start: StartProcess, tmp_path: Path
 ) -> None:
     folder = tmp_path / "spans"
     async with serve_model_script(SCRIPT) as model:
         env = {MODEL_VARIABLE: model.base_url, SPANS_VARIABLE: str(folder)}
-        async with crashable_agent(FLOW, forks=True, env=env) as agent:
+        async with crashable_agent(FLOW, start=start, env=env) as agent:
             agent.kill_at("looking")
             await agent.say("s", "go")
             await agent.answer("s", approved=True)

@@ -24,6 +24,7 @@ from wire_conditions import WAYS, Way
 from wire_session import look, provider, scripted, wire_session
 
 from dex_agents import ModelError
+from dex_agents.testing import StartProcess
 from dex_agents_testkit.faults import CrashableAgent
 from dex_agents_testkit.model_server import serve_model_script
 
@@ -140,7 +141,10 @@ SECRET = "my code is 4711"
 
 
 async def test_calls_of_every_kind_and_sealed_reasoning_outlive_a_killed_worker(
-    crashable_agent: MakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crashable_agent: MakeAgent,
+    start: StartProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Case 24 over a kill; and case 38 of a worker that has no key: it traces and tells nothing."""
     monkeypatch.delenv("OPENAI_AGENTS_DISABLE_TRACING", raising=False)
@@ -149,7 +153,7 @@ async def test_calls_of_every_kind_and_sealed_reasoning_outlive_a_killed_worker(
     turns = [{"replies": [{**thinking, "tool_calls": NATIVE_CALLS}, done]}, {"replies": [done]}]
     async with serve_model_script({"turns": turns}) as model:
         env = {MODEL_VARIABLE: model.base_url, DEFAULT_TRACING_VARIABLE: "1"}
-        async with crashable_agent(FLOW, forks=True, env=env) as agent:
+        async with crashable_agent(FLOW, start=start, env=env) as agent:
             agent.kill_at("tool.effect:shell")
             await agent.say("s", SECRET)
             snapshot = await agent.turn_ended("s")

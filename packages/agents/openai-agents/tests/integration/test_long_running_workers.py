@@ -33,7 +33,7 @@ from dex_agents import (
     TurnCompleted,
 )
 from dex_agents.local import open_sessions
-from dex_agents.testing import wait_for_agent_snapshot, wait_until
+from dex_agents.testing import StartProcess, wait_for_agent_snapshot, wait_until
 from dex_agents_openai_agents import OpenAIAgentsRunner, openai_agents_session_flow
 from dex_agents_testkit.faults import CrashableAgent
 from dex_agents_testkit.model_server import RunningModelServer, serve_model_script
@@ -49,7 +49,7 @@ BLOCKED = 8
 @pytest.mark.crash
 @NEEDS_SHORT_HEARTBEATS
 async def test_case_16_a_write_that_blocks_its_worker_happens_once_and_the_others_finish(
-    crashable_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+    crashable_agent: MakeAgent, start: StartProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First in a thread, which blocks nothing, then on the event loop, for all the others too."""
     monkeypatch.setenv("DEX_EMBEDDED_MINIMUM_HEARTBEAT", "1")
@@ -60,7 +60,7 @@ async def test_case_16_a_write_that_blocks_its_worker_happens_once_and_the_other
             SECONDS_VARIABLE: str(BLOCKED),
             HEARTBEAT_VARIABLE: str(HEARTBEAT_TIMEOUT),
         }
-        async with crashable_agent(FLOW, env=env) as agent:
+        async with crashable_agent(FLOW, start=start, env=env) as agent:
             for tool, place in (("wait", "waiting"), ("freeze", "freezing")):
                 dozing, asleep = f"{tool} and doze", agent.reached["dozing"]
                 await agent.say(dozing, "doze")
@@ -117,7 +117,7 @@ async def texts_of_turns(sessions: AgentSessionClient, session_id: str, count: i
 @pytest.mark.timeout(1200)
 @NEEDS_SHORT_HEARTBEATS
 async def test_case_33_two_hundred_turns_with_a_collection_every_ten_milliseconds_lose_nothing(
-    crashable_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+    crashable_agent: MakeAgent, start: StartProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEX_EMBEDDED_MINIMUM_HEARTBEAT", "1")
     turns = 200
@@ -129,7 +129,7 @@ async def test_case_33_two_hundred_turns_with_a_collection_every_ten_millisecond
             HEARTBEAT_VARIABLE: str(HEARTBEAT_TIMEOUT),
             COLLECT_VARIABLE: "1",
         }
-        async with crashable_agent(FLOW, env=env) as agent:
+        async with crashable_agent(FLOW, start=start, env=env) as agent:
             for number, text in enumerate(said, 1):
                 await agent.say("s", text)
                 snapshot = await agent.turn_ended("s", number)

@@ -11,6 +11,7 @@ import pytest
 from refund_flow import REFUND, THANKS
 
 from dex_agents import AgentSnapshot, MessageRole
+from dex_agents.testing import StartProcess
 from dex_agents_testkit.faults import (
     PLACES,
     CrashableAgent,
@@ -71,9 +72,9 @@ ALL = tuple((kind.name, victim) for kind in PLACES for victim in Victim)
 
 
 async def test_a_refund_runs_once_at_most_wherever_a_process_is_killed(
-    crashable_agent: MakeAgent,
+    crashable_agent: MakeAgent, start: StartProcess
 ) -> None:
-    async with crashable_agent(FLOW) as agent:
+    async with crashable_agent(FLOW, start=start) as agent:
         for number, (place, victim) in enumerate(FEW):
             await strike(agent, number, place, victim)
     assert len(agent.strikes) == len(FEW)

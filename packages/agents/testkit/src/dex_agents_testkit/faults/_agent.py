@@ -18,6 +18,7 @@ from dex_agents.errors import SessionAlreadyExistsError, SessionNotFoundError
 from dex_agents.testing import (
     AgentTestStack,
     Invocation,
+    StartProcess,
     start_process,
     wait_for_agent_snapshot,
     wait_until,
@@ -76,6 +77,7 @@ class CrashableAgent:
         forks: Fork processes from one that has imported everything, instead of starting each anew.
             Worth it for tests that kill dozens. Linux only, and not for modules that start threads
             when they are imported.
+        start: How processes are started, for several agents that share one `forked_start`.
 
     Attributes:
         stack: Engine and workers.
@@ -91,6 +93,7 @@ class CrashableAgent:
         worker_module: str = WORKER_MODULE,
         codecs: Mapping[object, Codec[Any]] | None = None,
         forks: bool = False,
+        start: StartProcess | None = None,
     ) -> None:
         self._dir = Path(state_dir).absolute()
         self._dir.mkdir(parents=True, exist_ok=True)
@@ -106,8 +109,9 @@ class CrashableAgent:
             common["PYTHONDONTWRITEBYTECODE"] = ""
             common["PYTHONPYCACHEPREFIX"] = str(self._dir / "bytecode")
         self._nursery = None
-        if forks:
+        if forks and start is None:
             self._nursery = Nursery({**common, **(env or {})}, self._dir / "nursery.log")
+            start = self._nursery.start
         self.stack = AgentTestStack(
             self._dir,
             [load_flow(flow)],
@@ -125,7 +129,7 @@ class CrashableAgent:
                 "DEX_EMBEDDED_FAULT_LOG": str(self._engine_log),
             },
             codecs=codecs,
-            start=start_process if self._nursery is None else self._nursery.start,
+            start=start or start_process,
         )
         self._processes = StruckProcesses(self.stack, worker_file, engine_file, self._place_log)
         self._strikes: list[Strike] = []
