@@ -7,68 +7,45 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import openai
 from agents import (
     Agent,
-    FunctionTool,
+    FunctionToolResult,
     GuardrailFunctionOutput,
     Model,
+    ModelBehaviorError,
     ModelResponse,
-    ToolGuardrailFunctionOutput,
-    ToolInputGuardrailData,
-    ToolOutputGuardrailData,
-    ToolOutputImage,
+    ModelSettings,
+    StopAtTools,
+    Tool,
+    ToolsToFinalOutputResult,
     Usage,
-    function_tool,
     handoff,
     input_guardrail,
     output_guardrail,
-    tool_input_guardrail,
-    tool_output_guardrail,
 )
+from agents.extensions.handoff_filters import remove_all_tools
 from agents.testing import ModelStep, ScriptedModel
 from equivalence_plans import AgentPlan, Plan, Said
+from equivalence_tools import Shelves, make_tool
 from forked_steps import reach
-from openai.types.responses import ResponseReasoningItem
+from openai.types.responses import (
+    ResponseFunctionWebSearch,
+    ResponseOutputMessage,
+    ResponseOutputRefusal,
+    ResponseReasoningItem,
+)
+from openai.types.responses.response_function_web_search import ActionSearch
 from openai.types.responses.response_reasoning_item import Summary
 from pydantic import BaseModel
 from stepped_session import call, says
-
-from dex_agents_openai_agents import get_current_deferred_tool_execution
 
 
 class Answer(BaseModel):
     """A structured answer."""
 
     value: int
-
-
-class Weather(BaseModel):
-    """A typed tool output."""
-
-    city: str
-    t: int
-
-
-def _in_flight() -> None:
-    execution = get_current_deferred_tool_execution()
-    if execution is not None:
-        reach(f"tool {execution.tool_call.tool_call_id}")
-
-
-@tool_input_guardrail
-def no_bad_input(data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
-    """Refuse one argument."""
-    if "bad" in data.context.tool_arguments:
-        return ToolGuardrailFunctionOutput.reject_content("refused")
-    return ToolGuardrailFunctionOutput.allow()
-
-
-@tool_output_guardrail
-def no_secrets(data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
-    """Cover one output."""
-    if "secret" in str(data.output):
-        return ToolGuardrailFunctionOutput.reject_content("covered")
-    return ToolGuardrailFunctionOutput.allow()
 
 
 @input_guardrail(run_in_parallel=False)
@@ -82,99 +59,6 @@ async def no_stopping(_context: Any, _agent: Any, value: Any) -> GuardrailFuncti
 async def no_never(_context: Any, _agent: Any, value: Any) -> GuardrailFunctionOutput:
     """Trip on one answer."""
     return GuardrailFunctionOutput(None, tripwire_triggered=value == "never say this")
-
-
-class InnerModel(Model):
-    """The model of an agent used as a tool: it repeats what it was asked."""
-
-    async def get_response(
-        self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any
-    ) -> ModelResponse:
-        text = input if isinstance(input, str) else input[-1]["content"]
-        usage = Usage(requests=1, input_tokens=3, output_tokens=1, total_tokens=4)
-        return ModelResponse(output=[says(f"inner {text}")], usage=usage, response_id=None)
-
-    def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        raise NotImplementedError
-
-
-def make_tool(name: str) -> FunctionTool:
-    """Return one of the tools that plans use."""
-
-    def echo(x: str) -> str:
-        """Echo."""
-        _in_flight()
-        return f"echo {x}"
-
-    def add(a: int, b: int) -> int:
-        """Add."""
-        _in_flight()
-        return a + b
-
-    async def info() -> dict[str, Any]:
-        """Tell."""
-        _in_flight()
-        return {"a": 1, "b": None}
-
-    def image() -> ToolOutputImage:
-        """Show."""
-        _in_flight()
-        return ToolOutputImage(image_url="data:image/png;base64,AAAA")
-
-    def typed() -> Weather:
-        """Look."""
-        _in_flight()
-        return Weather(city="Oslo", t=3)
-
-    def politely() -> str:
-        """Answer, and have a text for failures."""
-        _in_flight()
-        return "at your service"
-
-    def fails() -> str:
-        """Fail."""
-        _in_flight()
-        raise ValueError("broken")
-
-    async def pay(amount: int) -> str:
-        """Pay."""
-        _in_flight()
-        return f"paid {amount}"
-
-    def sorry(_context: Any, error: Exception) -> str:
-        return f"sorry, {type(error).__name__}"
-
-    match name:
-        case "echo":
-            return function_tool(echo)
-        case "checked":
-            return function_tool(
-                echo, name_override="checked", tool_input_guardrails=[no_bad_input]
-            )
-        case "hushed":
-            return function_tool(echo, name_override="hushed", tool_output_guardrails=[no_secrets])
-        case "add":
-            return function_tool(add)
-        case "info":
-            return function_tool(info)
-        case "image":
-            return function_tool(image)
-        case "typed":
-            return function_tool(typed, output_type=Weather)
-        case "politely":
-            return function_tool(politely, failure_error_function=sorry)
-        case "fails":
-            return function_tool(fails)
-        case "fails_politely":
-            return function_tool(
-                fails, name_override="fails_politely", failure_error_function=sorry
-            )
-        case "pay":
-            return function_tool(pay, needs_approval=True)
-        case "inner":
-            return Agent(name="Inner", model=InnerModel()).as_tool("inner", "Ask inside.")
-        case _:
-            raise AssertionError(name)
 
 
 class PlannedModel(Model):
@@ -194,10 +78,21 @@ class PlannedModel(Model):
         self.place: tuple[int, int] = (0, 0)
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
-        return await self._speaker(**kwargs).get_response(*args, **kwargs)
+        turn, number = self.place
+        speaker = self._speaker(*args, **kwargs)
+        if not self._moves_on:
+            reach(f"model {turn}.{number}")
+        return await speaker.get_response(*args, **kwargs)
+
+    def _responses(self, turn: int, number: int) -> tuple[Said, ...]:
+        responses = self._plan.turns[turn][1]
+        return responses[number] if number < len(responses) else (Said("text", "nothing more"),)
 
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         turn, number = self.place
+        if any(said.kind == "search" for said in self._responses(turn, number)):
+            # The scripted model cannot stream those, so it is asked for a whole response.
+            raise NotImplementedError
         speaker = self._speaker(*args, **kwargs)
         async for event in speaker.stream_response(*args, **kwargs):
             yield event
@@ -229,19 +124,48 @@ class PlannedModel(Model):
         }
         with self._log.open("a") as file:
             file.write(json.dumps(record) + "\n")
-        responses = self._plan.turns[turn][1]
-        outputs = (
-            [_output(said, f"{turn}_{number}") for said in responses[number]]
-            if number < len(responses)
-            else [says("nothing more", f"msg_{turn}_{number}")]
-        )
+        if self._plan.model_error is not None and self._plan.model_error[:2] == (turn, number):
+            raise _model_error(self._plan.model_error[2])
+        outputs = [
+            _output(said, f"{turn}_{number}_{position}")
+            for position, said in enumerate(self._responses(turn, number))
+        ]
         tokens = 10 + number
         usage = Usage(requests=1, input_tokens=tokens, output_tokens=5, total_tokens=tokens + 5)
         return ScriptedModel([ModelStep(output=outputs, usage=usage)])
 
 
+def _model_error(kind: str) -> Exception:
+    request = httpx2.Request("POST", "http://model.invalid")
+    match kind:
+        case "refused":
+            response = httpx2.Response(400, request=request)
+            return openai.BadRequestError("too long", response=response, body=None)
+        case "unreachable":
+            return openai.APIConnectionError(request=request)
+        case "broken":
+            return ModelBehaviorError("broken answer")
+        case _:
+            return LookupError("the model's own")
+
+
 def _output(said: Said, place: str) -> Any:
     match said.kind:
+        case "refusal":
+            return ResponseOutputMessage(
+                id=f"msg_{place}",
+                type="message",
+                role="assistant",
+                status="completed",
+                content=[ResponseOutputRefusal(type="refusal", refusal=f"no: {said.value}")],
+            )
+        case "search":
+            return ResponseFunctionWebSearch(
+                id=said.call_id,
+                type="web_search_call",
+                status="completed",
+                action=ActionSearch(type="search", query=said.value),
+            )
         case "text":
             return says(said.value, f"msg_{place}")
         case "reasoning":
@@ -259,11 +183,17 @@ def _output(said: Said, place: str) -> Any:
 
 def build_agents(plan: Plan, model: Model) -> Agent[Any]:
     """Return the first agent of a plan, with the whole graph behind it."""
+    # Each agent has an agent in Steps of its own: it may stand in one place only.
     tools = {name: make_tool(name) for agent in plan.agents for name in agent.tools}
     agents = {agent.name: _agent(agent, tools, model) for agent in plan.agents}
     for planned in plan.agents:
         agents[planned.name].handoffs = [
-            agents[name] if position % 2 else handoff(agents[name])
+            agents[name]
+            if position % 2
+            else handoff(
+                agents[name],
+                input_filter=remove_all_tools if planned.filters_handoffs else None,
+            )
             for position, name in enumerate(planned.handoffs)
         ]
     # Handoffs hold their targets weakly, so the first agent keeps the whole graph.
@@ -272,14 +202,33 @@ def build_agents(plan: Plan, model: Model) -> Agent[Any]:
     return start
 
 
-def _agent(planned: AgentPlan, tools: dict[str, FunctionTool], model: Model) -> Agent[Any]:
+def _agent(planned: AgentPlan, tools: dict[str, Tool], model: Model) -> Agent[Any]:
     return Agent(
         name=planned.name,
         instructions=f"I am {planned.name}",
         model=model,
         tools=[tools[name] for name in planned.tools],
+        mcp_servers=[Shelves()] if planned.has_server else [],
+        model_settings=ModelSettings(tool_choice="required" if planned.requires_tools else None),
         output_type=Answer if planned.is_structured else None,
         input_guardrails=[no_stopping] if planned.has_guardrails else [],
         output_guardrails=[no_never] if planned.has_guardrails else [],
-        tool_use_behavior="stop_on_first_tool" if planned.stops_on_tool else "run_llm_again",
+        tool_use_behavior=_behavior(planned),
     )
+
+
+def _behavior(planned: AgentPlan) -> Any:
+    if planned.stops_on_tool:
+        return "stop_on_first_tool"
+    if planned.decides:
+        return _decide
+    if planned.stops_at:
+        return StopAtTools(stop_at_tool_names=[planned.stops_at])
+    return "run_llm_again"
+
+
+def _decide(_context: Any, results: list[FunctionToolResult]) -> ToolsToFinalOutputResult:
+    """End with a text made of the values when two tools, or one that adds, have run."""
+    is_over = len(results) > 1 or any(result.tool.name == "add" for result in results)
+    text = ", ".join(f"{result.tool.name}={result.output!r}" for result in results)
+    return ToolsToFinalOutputResult(is_final_output=is_over, final_output=text)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equivalence_plans import AgentPlan, Plan, Said
+from equivalence_plans import ENDING_TOOLS, AgentPlan, Plan, Said
 from equivalence_runs import Trace
 
 
@@ -43,6 +43,9 @@ def find_differences(plain: Trace, durable: Trace) -> list[Difference]:
         found.append(Difference("tokens", plain.tokens, durable.tokens))
     if plain.answers != durable.answers:
         found.append(Difference("answers", plain.answers, durable.answers))
+    if plain.hooks != durable.hooks:
+        mine, theirs = set(plain.hooks), set(durable.hooks)
+        found.append(Difference("hooks", sorted(mine - theirs), sorted(theirs - mine)))
     plain_calls = [request["place"] for request in plain.requests]
     durable_calls = [request["place"] for request in durable.requests]
     if plain_calls != durable_calls:
@@ -97,14 +100,14 @@ class Documented:
 
     Attributes:
         name: Short name.
-        field: The field that differs.
+        fields: The fields that differ.
         reason: Why it is so, and stays so.
         explains: Whether it explains a difference in a run of a plan.
         witness: A plan in which it occurs.
     """
 
     name: str
-    field: str
+    fields: tuple[str, ...]
     reason: str
     explains: Callable[[Difference, Plan], bool]
     witness: Plan
@@ -117,6 +120,23 @@ def _calls(*said: Said, **agent: Any) -> Plan:
         agents=(AgentPlan("a", tools=tools or ("echo",), **agent),),
         turns=(("question", (tuple(said), (Said("text", "done"),))),),
     )
+
+
+_WITH_NESTED_HISTORY = Plan(
+    agents=(AgentPlan("a", ("info",), ("b",)), AgentPlan("b", ("info",), ("a",))),
+    turns=tuple(
+        (
+            f"question {number}",
+            (
+                (Said("call", "{}", f"h{number}", f"transfer_to_{name}"),),
+                (Said("call", "{}", f"c{number}", "info"),),
+                (Said("text", "done"),),
+            ),
+        )
+        for number, name in enumerate(("b", "a"))
+    ),
+    nests_history=True,
+)
 
 
 def _image_not_shown(difference: Difference, _plan: Plan) -> bool:
@@ -155,28 +175,78 @@ def _free_calls_first(difference: Difference, plan: Plan) -> bool:
     return beside_an_approval and _output_order_only(difference)
 
 
+def _nested(_difference: Difference, plan: Plan) -> bool:
+    return plan.nests_history
+
+
+def _steps_last(difference: Difference, plan: Plan) -> bool:
+    return "steps" in plan.tools_called.values() and _output_order_only(difference)
+
+
+def _only_of_steps(difference: Difference, _plan: Plan) -> bool:
+    told = [*difference.plain, *difference.durable]
+    return all(note.startswith("tool ") and note.split(" ")[3] == "steps" for note in told)
+
+
+def _goes_on(difference: Difference, plan: Plan) -> bool:
+    called = {*plan.tools_called.values()}
+    # Whatever a plain run still does, the session does too.
+    more = difference.field not in ("calls", "turns") or difference.durable > difference.plain
+    return not called.isdisjoint(ENDING_TOOLS) and more
+
+
 DOCUMENTED: tuple[Documented, ...] = (
     Documented(
         "an image as the answer",
-        "answers",
+        ("answers",),
         "the text of a message shows no image data; the image is in the item of its tool",
         _image_not_shown,
         _calls(Said("call", "{}", "c1", "image"), stops_on_tool=True),
     ),
     Documented(
         "an unknown tool beside a known one",
-        "order",
+        ("order",),
         "the error of the unknown tool is known before the known one has run as a Step",
         _unknown_first,
         _calls(Said("call", "{}", "c1", "nope"), Said("call", '{"x":"one"}', "c2", "echo")),
     ),
     Documented(
         "a call that waits for a person beside one that does not",
-        "order",
+        ("order",),
         "all results of a response come back together, in the order of the calls; the framework "
         "runs the free calls before it asks and puts their results first",
         _free_calls_first,
         _calls(Said("call", '{"amount":5}', "c1", "pay"), Said("call", "{}", "c2", "info")),
+    ),
+    Documented(
+        "the result of an agent in Steps beside another call",
+        ("order",),
+        "its nested run begins when the other calls of the response have their results",
+        _steps_last,
+        _calls(Said("call", '{"input":"one"}', "c1", "steps"), Said("call", "{}", "c2", "info")),
+    ),
+    Documented(
+        "hooks of an agent in Steps",
+        ("hooks",),
+        "its call is no tool body that begins and ends in one process; hooks are told of the "
+        "nested run itself",
+        _only_of_steps,
+        _calls(Said("call", '{"input":"one"}', "c1", "steps")),
+    ),
+    Documented(
+        "the conversation before a handoff as a summary",
+        ("item", "order", "output", "hooks"),
+        "the summary is for the agent that takes over; the session keeps the conversation, and the "
+        "next turn begins with that. Its text is written as a part of a message",
+        _nested,
+        _WITH_NESTED_HISTORY,
+    ),
+    Documented(
+        "a tool or a guardrail of a tool that raises",
+        ("error", "hooks", "calls", "turns", "tokens", "answers"),
+        "the model is told and the turn goes on, where a plain run ends with the exception",
+        _goes_on,
+        _calls(Said("call", "{}", "c1", "raises")),
     ),
 )
 
@@ -187,7 +257,7 @@ def explanation(difference: Difference, plan: Plan) -> Documented | None:
         (
             entry
             for entry in DOCUMENTED
-            if entry.field == difference.field and entry.explains(difference, plan)
+            if difference.field in entry.fields and entry.explains(difference, plan)
         ),
         None,
     )

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agents import RunConfig, Runner
+from agents import RunConfig, RunHooks, Runner, Tool
+from agents.run_config import CallModelData, ModelInputData
 from equivalence_agents import PlannedModel, build_agents
 from equivalence_plans import Plan, build_plan
 from forked_steps import ForkedRunner
@@ -35,6 +36,7 @@ class Trace:
         killed: Places where a process was killed while a call was in flight.
         records: What became of each tool call of the session.
         asked: Ids of the calls that a person was asked about.
+        hooks: What the application's hooks were told, each once.
     """
 
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -45,11 +47,71 @@ class Trace:
     killed: list[str] = field(default_factory=list[str])
     records: list[AgentToolCall] = field(default_factory=list[AgentToolCall])
     asked: list[str] = field(default_factory=list[str])
+    hooks: list[str] = field(default_factory=list[str])
+
+
+class NotedHooks(RunHooks[Any]):
+    """Hooks that write down what they are told.
+
+    Args:
+        log: The file.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log.with_suffix(".hooks")
+
+    def _note(self, *told: object) -> None:
+        with self._log.open("a") as file:
+            file.write(json.dumps(" ".join(map(str, told))) + "\n")
+
+    def read(self) -> list[str]:
+        """Return what was told, without repetitions and in no order."""
+        if not self._log.exists():
+            return []
+        return sorted({json.loads(line) for line in self._log.read_text().splitlines()})
+
+    async def on_agent_start(self, context: Any, agent: Any) -> None:
+        self._note("agent starts", agent.name)
+
+    async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:
+        self._note("agent ends", agent.name, output)
+
+    async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
+        self._note("handoff", from_agent.name, to_agent.name)
+
+    async def on_llm_start(
+        self, context: Any, agent: Any, system_prompt: str | None, input_items: list[Any]
+    ) -> None:
+        self._note("model starts", agent.name, system_prompt, len(input_items))
+
+    async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+        self._note("model ends", agent.name, [output.type for output in response.output])
+
+    async def on_tool_start(self, context: Any, agent: Any, tool: Tool) -> None:
+        self._note("tool starts", agent.name, tool.name, context.tool_call_id)
+
+    async def on_tool_end(self, context: Any, agent: Any, tool: Tool, result: object) -> None:
+        self._note("tool ends", agent.name, tool.name, context.tool_call_id, result)
+
+
+def _at_the_limit(_data: Any) -> str:
+    return "the limit is reached"
+
+
+def _with_a_note(data: CallModelData[Any]) -> ModelInputData:
+    note: Any = {"role": "developer", "content": f"You are {data.agent.name}."}
+    return ModelInputData([*data.model_data.input, note], data.model_data.instructions)
+
+
+def error_handlers(plan: Plan) -> Any:
+    return {"max_turns": _at_the_limit} if plan.handles_limit else None
 
 
 def run_config(plan: Plan) -> RunConfig:
     return RunConfig(
         tracing_disabled=True,
+        call_model_input_filter=_with_a_note if plan.filters_input else None,
+        nest_handoff_history=plan.nests_history,
         tool_not_found_behavior="return_error_to_model"
         if plan.error_for_unknown
         else "raise_error",
@@ -60,12 +122,18 @@ async def run_plain(plan: Plan, log: Path) -> Trace:
     """Run a plan by the framework alone, deciding approvals as they come."""
     trace = Trace()
     model = PlannedModel(plan, log, moves_on=True)
+    hooks = NotedHooks(log)
     start = build_agents(plan, model)
     agent, history = start, list[Any]()
     for number, (text, _) in enumerate(plan.turns):
         model.place = (number, 0)
         given: list[Any] = [*history, {"role": "user", "content": text}]
-        options: dict[str, Any] = {"run_config": run_config(plan), "max_turns": plan.max_turns}
+        options: dict[str, Any] = {
+            "run_config": run_config(plan),
+            "max_turns": plan.max_turns,
+            "hooks": hooks,
+            "error_handlers": error_handlers(plan),
+        }
         try:
             result = await Runner.run(agent, given, **options)
             while result.interruptions:
@@ -91,6 +159,7 @@ async def run_plain(plan: Plan, log: Path) -> Trace:
             (usage.requests, usage.input_tokens, usage.output_tokens, usage.total_tokens)
         )
     trace.requests = read_requests(log)
+    trace.hooks = hooks.read()
     return trace
 
 
@@ -99,10 +168,15 @@ class _PlacedRunner(ForkedRunner):
 
     def __init__(self, plan: Plan, log: Path) -> None:
         self.model = PlannedModel(plan, log)
+        self.hooks = NotedHooks(log)
         start = build_agents(plan, self.model)
         super().__init__(
             lambda: OpenAIAgentsRunner(
-                start, run_config=run_config(plan), max_turns=plan.max_turns
+                start,
+                run_config=run_config(plan),
+                max_turns=plan.max_turns,
+                hooks=self.hooks,
+                error_handlers=error_handlers(plan),
             ),
             set(plan.kills),
         )
@@ -162,6 +236,7 @@ async def run_durable(plan: Plan, log: Path) -> Trace:
         )
     trace.requests = read_requests(log)
     trace.killed = runner.killed
+    trace.hooks = runner.hooks.read()
     trace.asked = session.asked
     return trace
 

@@ -44,6 +44,12 @@ def reach(place: str) -> None:
         time.sleep(_SECONDS)
 
 
+def reach_inside_tool() -> None:
+    """Called within a nested run: if this child is to die in its tool, it waits for it here."""
+    if _place_to_die is not None and _place_to_die.startswith("tool "):
+        reach(_place_to_die)
+
+
 class OtherError(Exception):
     """An error of the application's own, as it came over from a child."""
 

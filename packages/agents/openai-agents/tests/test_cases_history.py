@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,10 @@ from agents import (
     GuardrailFunctionOutput,
     HandoffInputData,
     ModelSettings,
+    ReasoningItem,
     RunConfig,
     Runner,
+    ToolCallItem,
     function_tool,
     handoff,
     output_guardrail,
@@ -24,6 +27,7 @@ from openai.types.responses import ResponseReasoningItem
 from openai.types.responses.response_reasoning_item import Summary
 from stepped_session import (
     SteppedSession,
+    as_text,
     assert_every_call_has_one_output,
     call,
     response,
@@ -31,7 +35,7 @@ from stepped_session import (
     script,
 )
 
-from dex_agents import ToolEffect, ToolPolicy
+from dex_agents import ToolEffect, ToolPolicy, TurnCompleted
 from dex_agents_openai_agents import OpenAIAgentsRunner
 
 
@@ -89,6 +93,75 @@ async def test_case_1_a_rewritten_history_loses_no_item_of_the_turn(variant: str
     kept = ["c0"] if variant == "remove_all_tools" else ["c0", "h1"]
     assert [i["call_id"] for i in last_input if i.get("type") == "function_call"] == kept
     assert len(turn.messages) == 2 * len(kept) + 1
+
+
+def drop_reasoning(data: HandoffInputData) -> HandoffInputData:
+    kept = tuple(item for item in data.new_items if not isinstance(item, ReasoningItem))
+    return data.clone(new_items=kept)
+
+
+def give_as_input_items(data: HandoffInputData) -> HandoffInputData:
+    return data.clone(pre_handoff_items=(), input_items=data.new_items)
+
+
+@pytest.mark.parametrize(
+    "chosen", [keep_last_user_message, remove_all_tools, drop_reasoning, give_as_input_items]
+)
+@pytest.mark.parametrize("is_global", [False, True], ids=["of the handoff", "of the run"])
+async def test_a_handoff_filter_sees_the_calls_beside_the_handoff_as_in_a_plain_run(
+    chosen: Callable[[HandoffInputData], HandoffInputData], is_global: bool
+) -> None:
+    def make() -> tuple[ScriptedModel, Agent[Any]]:
+        model = script(
+            response(call("ping", "c0", x="0")),
+            response(
+                reasoning("rs", "sealed"), call("ping", "c1", x="1"), call("transfer_to_b", "h1")
+            ),
+            response(call("ping", "c2", x="2")),
+            response(says("done")),
+            response(says("and again")),
+        )
+        b = Agent(name="b", model=model, tools=[ping])
+        to_b = handoff(b, input_filter=None if is_global else chosen)
+        return model, Agent(name="a", model=model, tools=[ping], handoffs=[to_b])
+
+    config = RunConfig(handoff_input_filter=chosen if is_global else None)
+    plain, agent = make()
+    first = await Runner.run(agent, [{"role": "user", "content": "go"}], run_config=config)
+    again: list[Any] = [*first.to_input_list(), {"role": "user", "content": "go on"}]
+    await Runner.run(first.last_agent, again, run_config=config)
+    model, agent = make()
+    session = SteppedSession(lambda: OpenAIAgentsRunner(agent, run_config=config), [model])
+    for text in ("go", "go on"):
+        turn = await session.turn(text)
+        assert isinstance(turn.outcome, TurnCompleted), turn.outcome
+    for mine, theirs in zip(model.calls, plain.calls, strict=True):
+        assert_every_call_has_one_output(mine.input)
+        assert as_text(mine.input) == as_text(theirs.input)
+
+
+async def test_a_handoff_filter_that_rewrites_a_call_beside_the_handoff_does_not_end_the_turn() -> (
+    None
+):
+    def other_arguments(data: HandoffInputData) -> HandoffInputData:
+        items = copy.deepcopy(data.new_items)
+        for item in items:
+            if isinstance(item, ToolCallItem):
+                item.raw_item = call("ping", "c0", x="taken out")
+        return data.clone(new_items=items)
+
+    model = script(
+        response(call("ping", "c0", x="0"), call("transfer_to_b", "h1")),
+        response(call("ping", "c1", x="1")),
+        response(says("done")),
+    )
+    b = Agent(name="b", model=model, tools=[ping])
+    to_b = handoff(b, input_filter=other_arguments)
+    agent = Agent(name="a", model=model, tools=[ping], handoffs=[to_b])
+    turn = await SteppedSession(lambda: OpenAIAgentsRunner(agent), [model]).turn("go")
+    assert turn.text == "done", turn.outcome
+    assert "taken out" in str(model.calls[-1].input)
+    assert_every_call_has_one_output(model.calls[-1].input)
 
 
 async def test_case_5_a_call_id_used_again_in_a_later_turn_keeps_both_calls_in_place() -> None:

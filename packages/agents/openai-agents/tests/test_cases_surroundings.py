@@ -296,6 +296,41 @@ async def test_case_37_hooks_equal_a_plain_run_but_for_agent_start_after_a_resum
     assert sorted(log) == sorted([*plain_log, *repeated])
 
 
+async def test_case_37_hooks_are_told_of_a_failed_tool_as_in_a_plain_run() -> None:
+    def body(x: int) -> str:
+        """Fail."""
+        raise ValueError("boom")
+
+    def sorry(_context: Any, error: Exception) -> str:
+        return f"sorry, {error}"
+
+    tools = [
+        function_tool(body),
+        function_tool(body, name_override="polite", failure_error_function=sorry),
+    ]
+    steps = [
+        response(call("body", "c1", x=1), call("polite", "c2", x=1)),
+        response(call("body", "c3", x="no number")),
+        response(says("done")),
+    ]
+    plain_log: list[str] = []
+    plain = Agent[Any](
+        name="a", model=script(*steps), tools=[*tools], hooks=LoggingAgentHooks(plain_log)
+    )
+    await Runner.run(plain, "go", hooks=LoggingRunHooks(plain_log))
+    log: list[str] = []
+    agent = Agent[Any](name="a", model=script(*steps), tools=[*tools], hooks=LoggingAgentHooks(log))
+    turn = await session_of(agent, hooks=LoggingRunHooks(log)).turn("go")
+    assert turn.text == "done"
+    assert "run tool end 'sorry, boom'" in log
+
+    def ends(told: list[str]) -> list[str]:
+        return sorted(entry for entry in told if "tool end" in entry)
+
+    # Each attempt of a read begins anew, and only the last one has an end.
+    assert ends(log) == ends(plain_log)
+
+
 # --- the tool's own surroundings ----------------------------------------------------------------
 
 

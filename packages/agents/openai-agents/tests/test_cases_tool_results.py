@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from agents import (
     tool_input_guardrail,
     tool_output_guardrail,
 )
+from equivalence_tools import Shelves
 from pydantic import BaseModel
 from stepped_session import (
     call,
@@ -172,6 +174,48 @@ async def test_case_3_a_tool_with_an_output_type_gives_its_object() -> None:
     )
     assert seen == [Weather(city="Oslo", t=3)] * 2
     assert outputs(model.calls[1].input) == outputs(plain_model.calls[1].input)
+
+
+async def test_case_3_code_that_decides_the_end_gets_a_single_part_as_in_a_plain_run() -> None:
+    @function_tool
+    def show() -> ToolOutputImage:
+        """Show."""
+        return ToolOutputImage(image_url="data:image/png;base64,AAAA")
+
+    @function_tool
+    def show_all() -> list[ToolOutputImage]:
+        """Show all."""
+        return [ToolOutputImage(image_url="data:image/png;base64,AAAA")]
+
+    async def seen_by(run: Callable[[Agent[Any]], Awaitable[object]]) -> list[object]:
+        seen: list[object] = []
+
+        def decide(
+            _context: RunContextWrapper[Any], results: list[FunctionToolResult]
+        ) -> ToolsToFinalOutputResult:
+            seen.extend(result.output for result in results)
+            return ToolsToFinalOutputResult(is_final_output=True, final_output="seen")
+
+        model = script(
+            response(call("stock", "c1", x="one"), call("show", "c2"), call("show_all", "c3"))
+        )
+        agent = Agent[Any](
+            name="A",
+            model=model,
+            tools=[show, show_all],
+            mcp_servers=[Shelves()],
+            tool_use_behavior=decide,
+        )
+        await run(agent)
+        return seen
+
+    plain = await seen_by(lambda agent: Runner.run(agent, "go"))
+    durable = await seen_by(lambda agent: session_of(agent).turn("go"))
+    assert durable[:2] == plain[:2]
+    assert isinstance(durable[0], dict)
+    assert isinstance(durable[1], ToolOutputImage)
+    # Several parts are plain data here.
+    assert durable[2] == [{"type": "image", "image_url": "data:image/png;base64,AAAA"}]
 
 
 # --- Case 4: images and files -------------------------------------------------------------------

@@ -81,6 +81,19 @@ def test_a_failure_of_the_call_itself_may_be_tried_again(
     assert isinstance(classify_model_step_error(error, log), ModelError)
 
 
+def test_only_what_a_tool_raised_is_taken_out_of_the_frameworks_error() -> None:
+    cause = ModelBehaviorError("no JSON")
+    nested = UserError("Error running tool inner: no JSON")
+    other = UserError("Invalid run error handler final_output for structured output.")
+    for error in (nested, other):
+        error.__cause__ = cause
+    kinds = [
+        getattr(classify_model_step_error(error, call_log("response.completed")), "error_type", "")
+        for error in (nested, other)
+    ]
+    assert kinds == ["ModelBehaviorError", "UserError"]
+
+
 def test_what_nobody_here_knows_is_left_to_the_session() -> None:
     error = ValueError("from a callback of the application")
     assert classify_model_step_error(error, ModelCallLog()) is error

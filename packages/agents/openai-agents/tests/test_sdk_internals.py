@@ -13,6 +13,7 @@ from agents import (
     RunContextWrapper,
     Runner,
     RunState,
+    UserError,
     function_tool,
     handoff,
     set_trace_processors,
@@ -158,6 +159,33 @@ async def test_the_parts_of_a_run_state_that_are_cut_out_and_read() -> None:
     resumed = await Runner.run(agent, restored)
     assert resumed.final_output == "done"
     assert resumed.context_wrapper is context
+
+
+@pytest.mark.sdk_fact("internal.finished-calls")
+async def test_the_items_of_a_run_state_and_its_finished_calls_can_be_told() -> None:
+    model = script(
+        response(call("ping", "c1")), response(says("so"), call("ping", "c2")), response(says("x"))
+    )
+    agent = Agent[Any](name="A", model=model, tools=[ping])
+    first = await Runner.run(agent, "go")
+    state = first.to_state()
+    state.approve(first.interruptions[0])
+    second = (await Runner.run(agent, state)).to_state().to_json()
+    kinds = [(item["type"], item.get("call_id")) for item in sdk.response_items(second)]
+    assert kinds == [("message", None), ("function_call", "c2")]
+    turn = [item.get("call_id") for item in sdk.turn_items(second)]
+    assert [call_id for call_id in turn if call_id] == ["c1", "c1", "c1", "c2", "c2"]
+    # A handoff filter may take what a call needs out of a run.
+    for part in ("session_items", "generated_items"):
+        second[part] = [i for i in second[part] if "output" not in i["raw_item"]]
+    with pytest.raises(UserError) as refusal:
+        await RunState.from_json(agent, second)
+    assert sdk.misses_finished_call(refusal.value)
+    assert not sdk.misses_finished_call(UserError("other"))
+    restored = await RunState.from_json(agent, sdk.without_finished_calls(second))
+    [pending] = restored.get_interruptions()
+    restored.approve(pending)
+    assert (await Runner.run(agent, restored)).final_output == "x"
 
 
 @pytest.mark.sdk_fact("internal.run-again-step")

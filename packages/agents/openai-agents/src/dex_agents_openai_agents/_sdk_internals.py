@@ -13,7 +13,15 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from agents import Agent, FunctionTool, Handoff, Model, ModelBehaviorError, RunContextWrapper
+from agents import (
+    Agent,
+    FunctionTool,
+    Handoff,
+    Model,
+    ModelBehaviorError,
+    RunContextWrapper,
+    UserError,
+)
 from agents.run_state import SUPPORTED_SCHEMA_VERSIONS
 from agents.tool import (
     ToolErrorFunction,
@@ -38,6 +46,7 @@ STATE_CURRENT_TURN: Final = "current_turn"
 STATE_CONTEXT: Final = "context"
 STATE_CONTEXT_VALUE: Final = "context"
 STATE_CONTEXT_META: Final = "context_meta"
+_STATE_TOOL_INVOCATIONS: Final = "tool_invocations"
 _STEP_RUN_AGAIN: Final = "next_step_run_again"
 
 
@@ -61,6 +70,34 @@ def nested_states(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             nested = cast(dict[str, Any], nested)
             yield nested
             yield from nested_states(nested)
+
+
+def misses_finished_call(error: UserError) -> bool:
+    """Whether a state was refused because it lists a finished call that its items do not have."""
+    return error.message.startswith("RunState completed tool invocation does not match")
+
+
+def without_finished_calls(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state without its list of finished calls; those that still wait stay listed."""
+    context = cast(dict[str, Any], state[STATE_CONTEXT])
+    listed = cast(dict[str, dict[str, Any]], context[_STATE_TOOL_INVOCATIONS])
+    waiting = {call_id: entry for call_id, entry in listed.items() if not entry["completed"]}
+    return {**state, STATE_CONTEXT: {**context, _STATE_TOOL_INVOCATIONS: waiting}}
+
+
+def response_items(state: Mapping[str, Any]) -> list[Any]:
+    """The items of the newest response of a state, as the model sent them."""
+    response = cast(Mapping[str, Any], state.get("last_processed_response") or {})
+    return _raw_items(response.get("new_items"))
+
+
+def turn_items(state: Mapping[str, Any]) -> list[Any]:
+    """All items of a state, in the order of `RunResult.new_items`."""
+    return _raw_items(state.get("session_items"))
+
+
+def _raw_items(written: object) -> list[Any]:
+    return [item["raw_item"] for item in cast(list[Mapping[str, Any]], written or [])]
 
 
 def handoff_target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:

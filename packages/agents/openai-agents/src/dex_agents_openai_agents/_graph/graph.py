@@ -24,6 +24,7 @@ from agents.sandbox import SandboxAgent
 from dex_agents import AgentDefinitionError, TurnFailedError
 from dex_agents_openai_agents import _sdk_internals as sdk
 from dex_agents_openai_agents._graph.gate import gate_agent, gate_agent_tool
+from dex_agents_openai_agents._graph.handoff_filters import over_whole_response
 from dex_agents_openai_agents._tools import kind_of
 from dex_agents_openai_agents._tools.gate_scope import StepTool
 from dex_agents_openai_agents._tools.recipe import StepwiseRecipe, recipe_of
@@ -307,5 +308,7 @@ def _gated_handoff(
 
     gated = copy.copy(handoff)
     gated.on_invoke_handoff = invoke_gated
+    if handoff.input_filter is not None:
+        gated.input_filter = over_whole_response(handoff.input_filter)
     sdk.set_handoff_target(gated, copies[id(target)].gated)
     return gated

@@ -94,7 +94,8 @@ def classify_model_step_error(error: Exception, call: ModelCallLog) -> Exception
         the framework knows; the session repeats those.
     """
     cause = error.__cause__
-    if isinstance(error, UserError) and isinstance(cause, openai.OpenAIError | AgentsException):
+    is_wrapped = isinstance(error, UserError) and error.message.startswith("Error running tool ")
+    if is_wrapped and isinstance(cause, openai.OpenAIError | AgentsException):
         # A model call inside an agent tool; the framework wraps what a tool raises.
         error = cause
     match error:

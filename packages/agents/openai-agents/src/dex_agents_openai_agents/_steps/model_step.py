@@ -13,6 +13,7 @@ from agents import (
     ModelBehaviorError,
     ModelResponse,
     RunContextWrapper,
+    RunItem,
     Runner,
     RunResultStreaming,
     RunState,
@@ -52,6 +53,11 @@ from dex_agents_openai_agents._stored.run_state import (
     snapshot,
 )
 from dex_agents_openai_agents._tools.gate_scope import GateScope, gate_scope
+from dex_agents_openai_agents._tools.resumed_response import (
+    ItemKey,
+    ResumedResponse,
+    item_key,
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class _Source:
         replayed: Items of this turn among the input of the run.
         earlier_turns: Model calls of this turn that the run does not count itself.
         max_turns: Limit for the run; a restored state brings its own.
+        left_out: Places of the run's items that handoff filters took out before.
+        before: Items that the run has before this Step.
     """
 
     start: GraphAgent
@@ -73,6 +81,8 @@ class _Source:
     replayed: tuple[InputItem, ...]
     earlier_turns: int
     max_turns: int | None
+    left_out: tuple[int, ...] = ()
+    before: tuple[ItemKey, ...] = ()
 
 
 class ModelStep:
@@ -172,6 +182,9 @@ class ModelStep:
         original_input = [*items, *replayed]
         state = await stored.restore(start.gated, original_input, context)
         self._pending.settle(state, context)
+        self._scope.resumed_response = ResumedResponse(
+            [item_key(item) for item in sdk.response_items(stored.state)]
+        )
         return _Source(
             start=start,
             run_input=state,
@@ -179,6 +192,8 @@ class ModelStep:
             replayed=replayed,
             earlier_turns=stored.model_turns - stored.state[sdk.STATE_CURRENT_TURN],
             max_turns=self._settings.max_turns,
+            left_out=stored.left_out,
+            before=tuple(item_key(item) for item in sdk.turn_items(stored.state)),
         )
 
     def _replay(self, stored: StoredRun, history: list[InputItem]) -> _Source:
@@ -258,10 +273,22 @@ class ModelStep:
 
     # --- after the model call ---------------------------------------------------------------
 
+    def _left_out(self, source: _Source) -> tuple[int, ...]:
+        resumed = self._scope.resumed_response
+        now = () if resumed is None else resumed.places_left_out(source.before)
+        return (*source.left_out, *now)
+
+    def _new_items(self, source: _Source, result: RunResultStreaming) -> list[RunItem]:
+        left_out = {*self._left_out(source)}
+        return [item for place, item in enumerate(result.new_items) if place not in left_out]
+
     def _items(self, source: _Source, result: RunResultStreaming) -> list[InputItem]:
         return [
             *source.replayed,
-            *input_items(result.new_items, omit_reasoning_ids=self._settings.omit_reasoning_ids),
+            *input_items(
+                self._new_items(source, result),
+                omit_reasoning_ids=self._settings.omit_reasoning_ids,
+            ),
         ]
 
     def _stored(self, source: _Source, result: RunResultStreaming, state: dict[str, Any]) -> str:
@@ -273,6 +300,7 @@ class ModelStep:
             model_turns=source.earlier_turns + result.current_turn,
             items=self._items(source, result),
             replayed=len(source.replayed),
+            left_out=self._left_out(source),
         )
         return encode_run(run, self._turn.tool_calls)
 
@@ -281,7 +309,7 @@ class ModelStep:
     ) -> TurnCompleted:
         messages = framework_messages(
             source.replayed,
-            result.new_items,
+            self._new_items(source, result),
             last_agent=result.last_agent.name,
             final_output=result.final_output,
             omit_reasoning_ids=self._settings.omit_reasoning_ids,

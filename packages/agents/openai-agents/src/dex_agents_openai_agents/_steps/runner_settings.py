@@ -10,6 +10,7 @@ from typing import Any
 from agents import Model, RunConfig, RunErrorHandlers, RunHooks
 
 from dex_agents_openai_agents import _sdk_internals as sdk
+from dex_agents_openai_agents._graph.handoff_filters import over_whole_response
 from dex_agents_openai_agents._model.model_tap import TappedProvider, tap_model
 from dex_agents_openai_agents._steps.run_context import ContextSource
 from dex_agents_openai_agents.settings import NextTurnAgent
@@ -46,10 +47,14 @@ class RunnerSettings:
     def model_run_config(self, session_id: str, turn_id: str) -> RunConfig:
         """Return the configuration of a model Step."""
         model = self.run_config.model
+        handoff_filter = self.run_config.handoff_input_filter
         return dataclasses.replace(
             self.turn_run_config(session_id, turn_id),
             model=tap_model(model) if isinstance(model, Model) else model,
             model_provider=TappedProvider(self.run_config.model_provider),
+            handoff_input_filter=(
+                None if handoff_filter is None else over_whole_response(handoff_filter)
+            ),
         )
 
     def tool_run_config(self, session_id: str, turn_id: str) -> RunConfig:

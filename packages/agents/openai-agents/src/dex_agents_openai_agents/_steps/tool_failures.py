@@ -7,7 +7,7 @@ shown it.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agents import (
@@ -39,6 +39,7 @@ class FailedCall:
         is_last_attempt: Whether the session would not try again.
         context: Run context of the Step.
         tool_context: What the body was given, if it came that far.
+        told: What the model reads in place of a result, once `outcome` has decided on it.
     """
 
     origin: CallOrigin
@@ -47,6 +48,7 @@ class FailedCall:
     is_last_attempt: bool
     context: object
     tool_context: ToolContext[Any] | None
+    told: str | None = field(default=None, init=False)
 
     async def outcome(self, raised: Exception) -> Exception:
         """Return the error that tells the session what became of the call."""
@@ -83,6 +85,7 @@ class FailedCall:
         return self._told(text, text)
 
     def _told(self, error: str, text: str | None) -> ToolExecutionError:
+        self.told = text
         payload = None if text is None else self.origin.encode(told=text)
         return ToolExecutionError(error, framework_payload=payload)
 

@@ -113,7 +113,10 @@ class ToolStep:
                 context=context,
                 tool_context=hooks.tool_context,
             )
-            raise await failed.outcome(error) from error
+            outcome = await failed.outcome(error)
+            if failed.told is not None:
+                await hooks.failed(failed.told)
+            raise outcome from error
         return self._recorded(origin, owner, kind, tool, result)
 
     def _find_owner(self) -> tuple[CallOrigin, GraphAgent]:
@@ -274,6 +277,14 @@ class _ToolHooks(AgentHooks[Any]):
             await self._run_hooks.on_tool_start(context, self._owner, self._tool)
         if self._owner.hooks is not None:
             await self._owner.hooks.on_tool_start(context, self._owner, self._tool)
+
+    async def failed(self, told: str) -> None:
+        """Tell that the tool has ended with a text for its failure, if it was told that it began.
+
+        Here the body raises; in a plain run the text is its result.
+        """
+        if self.tool_context is not None:
+            await self.on_tool_end(self.tool_context, self._owner, self._tool, told)
 
     async def on_tool_end(self, context: Any, agent: Any, tool: Tool, result: object) -> None:
         if self._run_hooks is not None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from agents import Agent, RunContextWrapper, RunResultStreaming, RunState
+from agents import Agent, RunContextWrapper, RunResultStreaming, RunState, UserError
 
 from dex_agents import AgentToolCall, TurnFailedError
 from dex_agents_openai_agents import _sdk_internals as sdk
@@ -34,6 +34,7 @@ class StoredRun:
         model_turns: Model calls that count against `max_turns`, over the whole turn.
         items: Everything the turn produced so far, as input items.
         replayed: How many of them the framework's run got as input, after a replay.
+        left_out: Places of the run's items that a handoff filter took out of it for good.
         state: `RunState` JSON; the conversation is cut out where it equals the stored history.
     """
 
@@ -43,6 +44,7 @@ class StoredRun:
     items: tuple[InputItem, ...]
     replayed: int
     state: dict[str, Any]
+    left_out: tuple[int, ...] = ()
 
     @property
     def is_readable(self) -> bool:
@@ -89,6 +91,13 @@ class StoredRun:
         state = dict(self.state)
         if state.get(sdk.STATE_ORIGINAL_INPUT) is None:
             state[sdk.STATE_ORIGINAL_INPUT] = list(history)
+        try:
+            return await RunState.from_json(start, state, context_override=context)
+        except UserError as error:
+            if not sdk.misses_finished_call(error):
+                raise
+        # A handoff filter has taken it out of the run; the framework would refuse its own state.
+        state = sdk.without_finished_calls(state)
         return await RunState.from_json(start, state, context_override=context)
 
 
@@ -108,6 +117,7 @@ def capture(
     model_turns: int,
     items: Sequence[InputItem],
     replayed: int,
+    left_out: Sequence[int] = (),
 ) -> StoredRun:
     """Return a stopped run in its stored form.
 
@@ -119,6 +129,7 @@ def capture(
         model_turns: Model calls of the whole turn.
         items: Items of the whole turn.
         replayed: How many of them were input of this run.
+        left_out: See `StoredRun`.
     """
     # Serialising normalises the input, so it is compared with an input normalised the same way.
     blank = RunState(
@@ -133,7 +144,9 @@ def capture(
             sdk.STATE_CONTEXT_VALUE: blank[sdk.STATE_CONTEXT][sdk.STATE_CONTEXT_VALUE],
             sdk.STATE_CONTEXT_META: blank[sdk.STATE_CONTEXT][sdk.STATE_CONTEXT_META],
         }
-    return StoredRun(start.name, current_agent, model_turns, tuple(items), replayed, slim)
+    return StoredRun(
+        start.name, current_agent, model_turns, tuple(items), replayed, slim, tuple(left_out)
+    )
 
 
 def encode_run(run: StoredRun, records: Mapping[str, AgentToolCall]) -> str:
@@ -152,6 +165,7 @@ def encode_run(run: StoredRun, records: Mapping[str, AgentToolCall]) -> str:
             "items": list(run.items),
             "replayed": run.replayed,
             "state": run.state,
+            "left_out": list(run.left_out),
         },
         _known_texts(records),
     )
@@ -174,6 +188,7 @@ def decode_run(text: str, records: Mapping[str, AgentToolCall]) -> StoredRun:
                 items=tuple(value["items"]),
                 replayed=value["replayed"],
                 state=value["state"],
+                left_out=tuple(value.get("left_out", ())),
             )
         problem = f"it has form {version!r}, this release reads form {STATE_FORMAT}"
     except UnpackError as error:

@@ -101,7 +101,10 @@ def encode_result(
         is_replaced: Whether a guardrail put `output` in the place of the tool's own.
     """
     if isinstance(output, list):
-        return ToolExecutionResult(_readable(output), origin.encode(parts=output))
+        looked_at = owner.tool_use_behavior != "run_llm_again" and not is_replaced
+        is_one = looked_at and _parts_value(tool, output, is_one=True) == value
+        more = {"is_one": True} if is_one else {}
+        return ToolExecutionResult(_readable(output), origin.encode(parts=output, **more))
     if is_replaced:
         return ToolExecutionResult(output, origin.encode(replaced=True))
     if owner.tool_use_behavior != "run_llm_again":
@@ -161,10 +164,8 @@ def decode_result(record: AgentToolCall, owner: Agent[Any], tool: FunctionTool |
     output = record.output or ""
     parts = payload.get("parts")
     if isinstance(parts, list):
-        return [
-            {**part, "type": _PART_KINDS.get(part["type"], part["type"])}
-            for part in cast(list[dict[str, Any]], parts)
-        ]
+        parts = cast(list[dict[str, Any]], parts)
+        return _parts_value(tool, parts, is_one=payload.get("is_one") is True)
     if owner.tool_use_behavior == "run_llm_again" or tool is None:
         return output
     adapter = sdk.output_adapter(tool)
@@ -176,6 +177,17 @@ def decode_result(record: AgentToolCall, owner: Agent[Any], tool: FunctionTool |
         if str(value) == output:
             return value
     return output
+
+
+def _parts_value(tool: FunctionTool | None, parts: list[dict[str, Any]], *, is_one: bool) -> object:
+    """Return parts as what a tool returned: a list, or the one part in its declared type."""
+    written = [{**part, "type": _PART_KINDS.get(part["type"], part["type"])} for part in parts]
+    if not is_one or len(written) != 1:
+        return written
+    try:
+        return _adapter(tool).validate_python(written[0])
+    except ValueError:
+        return written[0]
 
 
 def _readable(parts: list[dict[str, Any]]) -> str:
@@ -192,7 +204,7 @@ def _dump_value(tool: FunctionTool, value: object, output: str) -> object | None
     if isinstance(value, str) or sdk.output_adapter(tool) is not None:
         return None
     try:
-        dumped = cast(object, json.loads(_adapter(tool, value).dump_json(value)))
+        dumped = cast(object, json.loads(_adapter(tool).dump_json(value)))
         loaded = _load_value(tool, dumped)
     except (ValueError, TypeError, PydanticUserError):
         return None
@@ -201,15 +213,15 @@ def _dump_value(tool: FunctionTool, value: object, output: str) -> object | None
 
 def _load_value(tool: FunctionTool, dumped: object) -> object:
     try:
-        return _adapter(tool, dumped).validate_json(json.dumps(dumped))
+        return _adapter(tool).validate_json(json.dumps(dumped))
     except (ValueError, TypeError, PydanticUserError):
         return None
 
 
-def _adapter(tool: FunctionTool, value: object) -> TypeAdapter[Any]:
+def _adapter(tool: FunctionTool | None) -> TypeAdapter[Any]:
     """Return the adapter of the tool's declared return type; plain JSON data without one."""
     try:
-        declared = typing.get_type_hints(tool.__wrapped__).get("return", Any)
+        declared = typing.get_type_hints(cast(Any, tool).__wrapped__).get("return", Any)
         return TypeAdapter(declared)
     except (AttributeError, NameError, TypeError, PydanticSchemaGenerationError):
         return TypeAdapter(Any)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from agents import ApplyPatchTool, CustomTool, FunctionTool, ShellTool
 
 from dex_agents_openai_agents._model.errors import ModelCallLog
+from dex_agents_openai_agents._tools.resumed_response import ResumedResponse
 
 #: A tool whose calls can run as Steps.
 StepTool = FunctionTool | CustomTool | ShellTool | ApplyPatchTool
@@ -30,6 +31,7 @@ class GateScope:
         listed: The application's tools by agent and policy name, as last listed.
         allows_at_least_once: Whether tools that are no gates may run inside the Step.
         call: What was seen of the Step's model call.
+        resumed_response: The response whose calls are resolved, for handoff filters.
     """
 
     results: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -37,6 +39,7 @@ class GateScope:
     listed: dict[tuple[str, str], StepTool] = field(default_factory=dict[tuple[str, str], StepTool])
     allows_at_least_once: bool = False
     call: ModelCallLog = field(default_factory=ModelCallLog)
+    resumed_response: ResumedResponse | None = None
 
 
 class RecordedFailure(Exception):
