@@ -149,7 +149,7 @@ class _Builder:
             model_error=self._model_error(turns),
             handles_limit="limit" in self.features and self.rng.random() < 0.5,
             filters_input="filters" in self.features and self.rng.random() < 0.5,
-            nests_history="filters" in self.features and self.rng.random() < 0.3,
+            nests_history="filters" in self.features and self.rng.random() < 0.2,
         )
         return replace(plan, kills=frozenset(self._kills(plan)))
 
@@ -174,7 +174,8 @@ class _Builder:
                 tools.append("pay")
             if "nested" in self.features:
                 # An agent in Steps of its own stands in one place only.
-                tools.append(self.rng.choice(NESTED_TOOLS) if name == "a" else NESTED_TOOLS[0])
+                in_steps = name == "a" and self.rng.random() < 0.15
+                tools.append("steps" if in_steps else "deep")
             if "no_handler" in self.features and self.rng.random() < 0.5:
                 tools.append(self.rng.choice(ENDING_TOOLS))
             if "sometimes" in self.features:
@@ -307,13 +308,15 @@ _WITH_TOOLS = ("failing", "guardrail", "approval", "nested", "mcp")
 #: that most runs must be equal in everything.
 _SHARES = {
     **dict.fromkeys(FEATURES, 0.36),
-    "failing": 0.32,
+    "failing": 0.44,
     "kill_model": 0.7,
     "kill_tool": 0.6,
     "second_turn": 0.5,
     "limit": 0.08,
-    "model_error": 0.12,
-    "no_handler": 0.12,
+    "nested": 0.28,
+    "filters": 0.28,
+    "model_error": 0.08,
+    "no_handler": 0.08,
 }
 #: Features that only plans with a failing tool have, so that they are rarer.
 _ONLY_WITH_FAILING = {"unknown_tool"}
