@@ -17,12 +17,13 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from agents import OpenAIProvider, RunConfig, Runner
+from agents import OpenAIProvider, OpenAIResponsesModel, RunConfig, Runner
 from agents.mcp import MCPServerStdio
 from dex import Step
 from openai import AsyncOpenAI
@@ -38,6 +39,15 @@ from dex_agents_testkit.model_server import load_model_script, serve_model_scrip
 EXAMPLES = Path(__file__).resolve().parents[4] / "docs" / "examples" / "agents"
 FOLDER_VARIABLE = "EXAMPLES_FOLDER"
 MODELS_VARIABLE = "EXAMPLES_MODELS"
+#: While a kill is wanted: session, place, and which arrival there.
+KILL_FILE = "kill.json"
+#: The process that was killed so.
+KILLED_FILE = "killed.json"
+#: The process that serves.
+WORKER_FILE = "worker.pid"
+
+#: The Step method that runs, and its session.
+_running: ContextVar[tuple[str, str]] = ContextVar("running")
 
 
 def load_example(name: str) -> Any:
@@ -48,20 +58,21 @@ def load_example(name: str) -> Any:
 
 
 class Witness:
-    """Notes every Step and every tool body, and kills the process at the place a test chose.
+    """Notes what Steps, model calls and tool bodies come to, and dies at the place a test chose.
 
     Args:
-        folder: Where the logs are, and `kill.json` while a kill is wanted.
+        folder: Where the logs are, and the kill file while a kill is wanted.
     """
 
     def __init__(self, folder: Path) -> None:
         self._arrivals = InvocationLog(folder / "arrivals.log")
         self._bodies = InvocationLog(folder / "bodies.log")
-        self._wanted = folder / "kill.json"
+        self._wanted = folder / KILL_FILE
+        self._killed = folder / KILLED_FILE
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def watch_steps(self, flow: AgentSessionFlow) -> None:
-        """Note every Step of a flow as it begins, before any of it is done."""
+        """Note every Step of a flow as it begins, before any of it is done, and as it ends."""
         for definition in flow.get_steps()._definitions:
             kind = type(definition.step)
             for method in ("wait_for", "execute"):
@@ -69,40 +80,75 @@ class Witness:
                 if handler is not getattr(Step, method) and not hasattr(handler, "is_watched"):
                     setattr(kind, method, self._watched(handler, f"{kind.__name__}.{method}"))
 
+    def watch_models(self) -> None:
+        """Note every request to a model before it is sent, and its answer when it is all here."""
+        stream, whole = OpenAIResponsesModel.stream_response, OpenAIResponsesModel.get_response
+
+        async def stream_response(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            self._arrive("asks")
+            async for event in stream(*args, **kwargs):
+                yield event
+            self._arrive("is answered")
+
+        async def get_response(*args: Any, **kwargs: Any) -> Any:
+            self._arrive("asks")
+            response = await whole(*args, **kwargs)
+            self._arrive("is answered")
+            return response
+
+        setattr(OpenAIResponsesModel, "stream_response", stream_response)  # noqa: B010 - a patch
+        setattr(OpenAIResponsesModel, "get_response", get_response)  # noqa: B010 - a patch
+
     def watch_bodies(self) -> None:
-        """Note every tool body as it begins."""
+        """Note every tool body as it begins and as it ends."""
         hooks = tool_step._ToolHooks
-        started = hooks.on_tool_start
+        started, ended = hooks.on_tool_start, hooks.on_tool_end
 
         @functools.wraps(started)
         async def on_tool_start(own: Any, context: Any, agent: Any, tool: Any) -> None:
             self._bodies.record(tool.name, session=own._run_config.group_id)
+            self._arrive("runs the tool")
             await started(own, context, agent, tool)
 
-        setattr(hooks, "on_tool_start", on_tool_start)  # noqa: B010 - a patch, whatever its type
+        @functools.wraps(ended)
+        async def on_tool_end(own: Any, context: Any, agent: Any, tool: Any, output: Any) -> None:
+            self._arrive("has run the tool")
+            await ended(own, context, agent, tool, output)
 
-    def _watched(self, handler: Callable[..., Any], place: str) -> Callable[..., Any]:
+        setattr(hooks, "on_tool_start", on_tool_start)  # noqa: B010 - a patch, whatever its type
+        setattr(hooks, "on_tool_end", on_tool_end)  # noqa: B010 - a patch
+
+    def _watched(self, handler: Callable[..., Any], method: str) -> Callable[..., Any]:
         @functools.wraps(handler)
         def watched(step: Any, context: Any, *rest: Any) -> Any:
-            self._arrive(place, context.flow_id)
-            return handler(step, context, *rest)
+            _running.set((method, context.flow_id))
+            self._arrive("begins")
+            result = handler(step, context, *rest)
+            self._arrive("ends")
+            return result
 
         @functools.wraps(handler)
         async def watched_async(step: Any, context: Any, *rest: Any) -> Any:
-            self._arrive(place, context.flow_id)
-            return await handler(step, context, *rest)
+            _running.set((method, context.flow_id))
+            self._arrive("begins")
+            result = await handler(step, context, *rest)
+            self._arrive("ends")
+            return result
 
         chosen = watched_async if inspect.iscoroutinefunction(handler) else watched
         chosen.__dict__["is_watched"] = True
         return chosen
 
-    def _arrive(self, place: str, session: str) -> None:
+    def _arrive(self, moment: str) -> None:
+        method, session = _running.get()
+        place = f"{method} {moment}"
         self._arrivals.record(place, session=session)
         self._counts[session, place] += 1
         if not self._wanted.exists():
             return
         if json.loads(self._wanted.read_text()) == [session, place, self._counts[session, place]]:
             self._wanted.unlink()
+            self._killed.write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -154,6 +200,7 @@ async def serve(examples: dict[str, Any]) -> None:
     """Serve until the test is over."""
     witness = Witness(Path(os.environ[FOLDER_VARIABLE]))
     witness.watch_bodies()
+    witness.watch_models()
     flows: list[AgentSessionFlow] = []
     async with AsyncExitStack() as stack:
         # Copies share its connections: to read the certificates for each takes a second in all.
@@ -198,6 +245,7 @@ def main() -> int:
         if child == 0:
             asyncio.run(serve(examples))
             os._exit(0)
+        (Path(os.environ[FOLDER_VARIABLE]) / WORKER_FILE).write_text(str(child))
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         if code != -signal.SIGKILL:
