@@ -147,7 +147,9 @@ def _image_not_shown(difference: Difference, _plan: Plan) -> bool:
 
 
 def _unknown_first(difference: Difference, plan: Plan) -> bool:
-    unknown = {call_id for call_id, name in plan.tools_called.items() if name == "nope"}
+    # A plan may go on with another agent than it was made for, which lacks its tools.
+    known = set[str].intersection(*({*agent.tools} for agent in plan.agents))
+    unknown = {call_id for call_id, name in plan.tools_called.items() if name not in known}
 
     def without_unknown(names: list[str]) -> list[str]:
         errors = {f"function_call_output {call_id}" for call_id in unknown}
@@ -177,6 +179,17 @@ def _free_calls_first(difference: Difference, plan: Plan) -> bool:
 
 def _nested(_difference: Difference, plan: Plan) -> bool:
     return plan.nests_history
+
+
+def _filtered(difference: Difference, plan: Plan) -> bool:
+    if not any(agent.filters_handoffs and agent.handoffs for agent in plan.agents):
+        return False
+    if difference.field == "hooks":
+        notes = [*difference.plain, *difference.durable]
+        return all(note.startswith("model starts ") for note in notes)
+    # The session has all that the plain run has, in the same order, and more.
+    kept = iter(difference.durable)
+    return isinstance(difference.plain, list) and all(item in kept for item in difference.plain)
 
 
 def _steps_last(difference: Difference, plan: Plan) -> bool:
@@ -240,6 +253,27 @@ DOCUMENTED: tuple[Documented, ...] = (
         "next turn begins with that. Its text is written as a part of a message",
         _nested,
         _WITH_NESTED_HISTORY,
+    ),
+    Documented(
+        "what a handoff filter took out of earlier turns",
+        ("item", "hooks"),
+        "the filter is for the agent that takes over; the session keeps the conversation, and the "
+        "next turn begins with that",
+        _filtered,
+        Plan(
+            agents=(
+                AgentPlan("a", ("info",), ("b",), filters_handoffs=True),
+                AgentPlan("b", ("info",), ("a",)),
+            ),
+            turns=(
+                ("question", ((Said("call", "{}", "c1", "info"),), (Said("text", "done"),))),
+                (
+                    "to another",
+                    ((Said("call", "{}", "h1", "transfer_to_b"),), (Said("text", "done"),)),
+                ),
+                ("more", ((Said("text", "done again"),),)),
+            ),
+        ),
     ),
     Documented(
         "a tool or a guardrail of a tool that raises",

@@ -74,6 +74,19 @@ class Played:
     places: list[Place]
     engine_places: list[Place]
 
+    @property
+    def engine_places_to_kill_at(self) -> list[Place]:
+        """Places of the engine that every such session comes to.
+
+        A task that is offered again, as on a busy machine, passes its places once more.
+        """
+        begun = Counter(place.step for place in self.places if place.moment == "begins")
+        return [
+            place
+            for place in self.engine_places
+            if place.step not in begun or place.count <= begun[place.step]
+        ]
+
     def begun(self, step: str) -> int:
         """How often a Step was begun."""
         return sum(place.name == f"{step}.execute begins" for place in self.places)

@@ -77,7 +77,7 @@ async def test_a_kill_of_the_engine_at_any_moment_of_an_approval_changes_nothing
         pytest.skip("this engine cannot be killed at a place")
     calm = await examples.calm(APPROVALS)
     places: dict[str, list[tuple[Example, Place]]] = {}
-    for place in calm.engine_places:
+    for place in calm.engine_places_to_kill_at:
         places.setdefault(place.moment, []).append((APPROVALS, replace(place, victim="engine")))
     assert len(places) == 4, "handed out and committed, before and after"
     await kill_at_each(examples, spread(places, max(1, KILLS // 5), SEED))
@@ -89,7 +89,7 @@ async def worker_places(examples: ExampleStack, example: Example) -> list[Place]
     assert {place.moment for place in calm.places} >= {"begins", "ends"}
     return [
         *calm.places,
-        *(place for place in calm.engine_places if place.moment in BETWEEN_STEPS),
+        *(place for place in calm.engine_places_to_kill_at if place.moment in BETWEEN_STEPS),
     ]
 
 
