@@ -27,7 +27,7 @@ from wire_conditions import (
     TriesAgain,
     Way,
 )
-from wire_session import config_of, provider
+from wire_session import config_of, scripted
 
 from dex_agents import AgentEventType, AgentSessionClient, AgentSnapshot
 from dex_agents.local import open_sessions
@@ -164,13 +164,13 @@ def test_text_of_a_lost_answer_is_told_apart_by_its_attempt(
     assert live[2] == DONE["text"]
 
 
-async def end_of_plain_run(config: RunConfig, streams: bool) -> str:
+async def end_of_plain_run(config: RunConfig, text: str, streams: bool) -> str:
     """Return the answer of a plain run, or the type of its error."""
     agent = Agent(name="A")
     try:
         if not streams:
-            return str((await Runner.run(agent, "go", run_config=config)).final_output)
-        result = Runner.run_streamed(agent, "go", run_config=config)
+            return str((await Runner.run(agent, text, run_config=config)).final_output)
+        result = Runner.run_streamed(agent, text, run_config=config)
         async for _ in result.stream_events():
             pass
         return str(result.final_output)
@@ -178,19 +178,23 @@ async def end_of_plain_run(config: RunConfig, streams: bool) -> str:
         return type(error).__name__
 
 
-UNBROKEN = [(c, way) for c, way in CELLS if c.fault is None]
-
-
-@pytest.mark.parametrize(("condition", "way"), UNBROKEN, ids=[f"{c.name}-{w}" for c, w in UNBROKEN])
-async def test_an_answer_that_arrives_ends_the_turn_as_in_a_plain_run(
-    condition: Condition, way: Way
-) -> None:
-    async with provider(way, condition.reply) as (_, config):
-        plain = await end_of_plain_run(config, way.streams)
-    match condition.end(way):
-        case Answers(text):
-            assert plain == text
-        case Fails(error_type):
-            assert plain == error_type
-        case TriesAgain():
-            raise AssertionError("nothing is broken")
+@pytest.mark.parametrize("way", WAYS, ids=str)
+async def test_answers_that_arrive_end_a_turn_as_in_a_plain_run(way: Way) -> None:
+    ends: dict[str, str] = {}
+    plain: dict[str, str] = {}
+    async with scripted(way, SCRIPT) as (_, config):
+        for condition in CONDITIONS:
+            match condition.end(way):
+                case _ if condition.fault is not None:
+                    continue
+                case Answers(text):
+                    ends[condition.name] = text
+                case Fails(error_type):
+                    ends[condition.name] = error_type
+                case TriesAgain():
+                    raise AssertionError("nothing is broken")
+            plain[condition.name] = await end_of_plain_run(
+                config, said(condition, way), way.streams
+            )
+    assert plain == ends
+    assert len(ends) == 7
