@@ -126,7 +126,7 @@ async def test_case_33_two_hundred_turns_with_a_collection_every_ten_millisecond
         env = {
             MODEL_VARIABLE: model.base_url,
             SECONDS_VARIABLE: str(BLOCKED),
-            HEARTBEAT_VARIABLE: str(HEARTBEAT_TIMEOUT),
+            HEARTBEAT_VARIABLE: str(BLOCKED - 2),
             COLLECT_VARIABLE: "1",
         }
         async with crashable_agent(FLOW, start=start, env=env) as agent:
