@@ -20,10 +20,10 @@ from agents import (
     tool_input_guardrail,
     tool_output_guardrail,
 )
-from agents.mcp import MCPServer
 from forked_steps import reach, reach_inside_tool
 from mcp.types import CallToolResult, ImageContent, TextContent, ToolAnnotations
 from mcp.types import Tool as MCPTool
+from mcp_shop import ServerInMemory
 from pydantic import BaseModel
 from stepped_session import call, says
 
@@ -98,18 +98,12 @@ class DeepModel(Model):
         raise NotImplementedError
 
 
-class Shelves(MCPServer):
+class Shelves(ServerInMemory):
     """A server in memory."""
 
     @property
     def name(self) -> str:
         return "shelves"
-
-    async def connect(self) -> None:
-        return None
-
-    async def cleanup(self) -> None:
-        return None
 
     async def list_tools(self, run_context: Any = None, agent: Any = None) -> list[MCPTool]:
         hints = {
@@ -133,12 +127,6 @@ class Shelves(MCPServer):
             return CallToolResult(content=[TextContent(type="text", text=f"shelf {x}"), image])
         text = TextContent(type="text", text=f"{tool_name} {x}")
         return CallToolResult(content=[text], is_error=x == "secret")
-
-    async def list_prompts(self) -> Any:
-        raise NotImplementedError
-
-    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
-        raise NotImplementedError
 
 
 def _deep_agent(name: str) -> Agent[Any]:

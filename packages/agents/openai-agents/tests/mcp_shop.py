@@ -1,4 +1,4 @@
-"""An MCP server in memory, for agents of the tests."""
+"""MCP servers in memory, for agents of the tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,24 @@ from mcp.types import Tool as MCPTool
 from dex_agents_openai_agents import get_current_deferred_tool_execution
 
 
-class Shop(MCPServer):
-    """A server in memory."""
+class ServerInMemory(MCPServer):
+    """What needs no connection and has no prompts; a subclass says its name and tools."""
+
+    async def connect(self) -> None:
+        return None
+
+    async def cleanup(self) -> None:
+        return None
+
+    async def list_prompts(self) -> Any:
+        raise NotImplementedError
+
+    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
+        raise NotImplementedError
+
+
+class Shop(ServerInMemory):
+    """A shop that notes what its tools are asked."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -23,12 +39,6 @@ class Shop(MCPServer):
     @property
     def name(self) -> str:
         return "shop"
-
-    async def connect(self) -> None:
-        return None
-
-    async def cleanup(self) -> None:
-        return None
 
     async def list_tools(self, run_context: Any = None, agent: Any = None) -> list[MCPTool]:
         hints = {
@@ -63,9 +73,3 @@ class Shop(MCPServer):
             return CallToolResult(content=[image])
         text = TextContent(type="text", text=f"{tool_name} of {(arguments or {}).get('item')}")
         return CallToolResult(content=[text], is_error=tool_name == "broken")
-
-    async def list_prompts(self) -> Any:
-        raise NotImplementedError
-
-    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
-        raise NotImplementedError

@@ -17,7 +17,7 @@ from dex_agents_openai_agents._model.errors import (
     classify_model_step_error,
     retry_after_seconds,
 )
-from dex_agents_openai_agents._steps.tool_failures import unwrap_tool_error
+from dex_agents_openai_agents._sdk_internals import unwrap_tool_error
 
 
 def call_log(*kinds: str, code: str | None = None) -> ModelCallLog:

@@ -143,6 +143,19 @@ async def failure_text(
     )
 
 
+def unwrap_tool_error(error: Exception, tool_name: str | None = None) -> Exception:
+    """Return what a tool's body raised, without the framework's wrapping; other errors as they are.
+
+    Args:
+        error: What a run raised.
+        tool_name: The tool whose wrapping is taken off; that of any tool by default.
+    """
+    wrapping = "Error running tool " if tool_name is None else f"Error running tool {tool_name}:"
+    is_wrapped = isinstance(error, UserError) and error.message.startswith(wrapping)
+    cause = error.__cause__
+    return cause if is_wrapped and isinstance(cause, Exception) else error
+
+
 def says_cut_off(error: ModelBehaviorError) -> bool:
     """Whether a streamed Chat Completions answer ended at the token limit with nothing in it.
 

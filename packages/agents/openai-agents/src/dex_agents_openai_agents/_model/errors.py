@@ -18,7 +18,6 @@ from agents import (
     MaxTurnsExceeded,
     ModelBehaviorError,
     OutputGuardrailTripwireTriggered,
-    UserError,
 )
 from agents.exceptions import ModelTimeoutError
 
@@ -93,11 +92,10 @@ def classify_model_step_error(error: Exception, call: ModelCallLog) -> Exception
         A `TurnFailedError` or a `ModelError`, or `error` itself for what neither this package nor
         the framework knows; the session repeats those.
     """
-    cause = error.__cause__
-    is_wrapped = isinstance(error, UserError) and error.message.startswith("Error running tool ")
-    if is_wrapped and isinstance(cause, openai.OpenAIError | AgentsException):
-        # A model call inside an agent tool; the framework wraps what a tool raises.
-        error = cause
+    raised = sdk.unwrap_tool_error(error)
+    if isinstance(raised, openai.OpenAIError | AgentsException):
+        # A model call inside an agent tool.
+        error = raised
     match error:
         case TurnFailedError() | ModelError():
             return error

@@ -40,8 +40,8 @@ class RunnerSettings:
         return dataclasses.replace(
             config,
             tracing_disabled=config.tracing_disabled or not sdk.has_trace_reader(config.tracing),
-            group_id=self.run_config.group_id or session_id,
-            trace_id=self.run_config.trace_id or _trace_id(session_id, turn_id),
+            group_id=config.group_id or session_id,
+            trace_id=config.trace_id or _trace_id(session_id, turn_id),
         )
 
     def model_run_config(self, session_id: str, turn_id: str) -> RunConfig:

@@ -16,7 +16,6 @@ from agents import (
     ModelBehaviorError,
     RunContextWrapper,
     ToolInputGuardrailTripwireTriggered,
-    UserError,
 )
 from agents.exceptions import ToolTimeoutError
 from agents.tool import default_tool_error_function
@@ -53,7 +52,7 @@ class FailedCall:
     async def outcome(self, raised: Exception) -> Exception:
         """Return the error that tells the session what became of the call."""
         tool = self.tool
-        error = unwrap_tool_error(raised, tool.name)
+        error = sdk.unwrap_tool_error(raised, tool.name)
         if isinstance(error, ToolExecutionError):
             return ToolExecutionError(error.message)
         invalid = _invalid_arguments_error(error, tool.name)
@@ -103,15 +102,6 @@ class FailedCall:
         if self.tool_context is None:
             return None
         return await sdk.failure_text(self.tool, self.tool_context, error)
-
-
-def unwrap_tool_error(error: Exception, tool_name: str) -> Exception:
-    """Return what a tool's body raised, without the framework's wrapping."""
-    wrapped = isinstance(error, UserError) and error.message.startswith(
-        f"Error running tool {tool_name}:"
-    )
-    cause = error.__cause__
-    return cause if wrapped and isinstance(cause, Exception) else error
 
 
 def _invalid_arguments_error(error: Exception, tool_name: str) -> ToolExecutionError | None:
